@@ -1,0 +1,164 @@
+"""Data that every other module speaks in: edits, fixes, findings, file results, settings.
+
+Nothing here imports the rest of the package, libcst or yaml, so that the command line can
+start without them.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class Applicability(enum.StrEnum):
+    """How far a fix may be trusted, as ruff and rustc use the word."""
+
+    SAFE = "safe"
+    UNSAFE = "unsafe"
+    MANUAL = "manual"
+
+
+class Effort(enum.StrEnum):
+    """What a person has to invest in a place that is left to them."""
+
+    TRIVIAL = "trivial"
+    SMALL = "small"
+    REDESIGN = "redesign"
+
+
+class Status(enum.StrEnum):
+    """Where one file stands.
+
+    ``clean``: nothing of torch_xla in it. ``done``: it had some and all of it is gone.
+    ``ready``: all that is left can be fixed by the tool. ``needs-work``: a person must act.
+    ``error``: the file could not be read, decoded, written, or the tool failed on it.
+    """
+
+    CLEAN = "clean"
+    DONE = "done"
+    READY = "ready"
+    NEEDS_WORK = "needs-work"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Edit:
+    """Replace the bytes ``start`` to ``end`` of the original file by ``content``."""
+
+    start: int
+    end: int
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """What one finding's fix does; its edits bring their imports and helpers along."""
+
+    title: str
+    applicability: Applicability
+    edits: tuple[Edit, ...]
+
+
+@dataclass(slots=True)
+class Finding:
+    """One place that has to do with torch_xla.
+
+    ``line`` and ``column`` count from 1, columns in characters; ``start`` and ``end`` are
+    byte offsets in the original file. ``counts`` tells a reference (one resolved use of a
+    torch_xla name outside import statements) from the rest; ``blocks`` whether the file
+    cannot be called done while the place stands. ``reason`` is the stable word for why
+    nothing is rewritten, None where there is a fix.
+    """
+
+    rule: str
+    name: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    start: int
+    end: int
+    api: str
+    counts: bool
+    blocks: bool
+    applicability: Applicability
+    effort: Effort
+    message: str
+    advice: str
+    reason: str | None = None
+    applied: bool = False
+    suppressed: bool = False
+    fix: Fix | None = None
+
+
+@dataclass(slots=True)
+class FileResult:
+    """All that is known of one file after a run.
+
+    ``output`` holds the new bytes where something is to be written, else None. ``error`` is
+    set for exit status 2. ``held_back`` says why ``check --fix`` left the file alone.
+    ``helpers`` maps the helper names that go to the ``--helpers-module`` to their source.
+    """
+
+    path: str
+    status: Status
+    findings: list[Finding] = field(default_factory=list)
+    mentions_torch_xla: bool = False
+    output: bytes | None = None
+    source: bytes | None = None
+    error: str | None = None
+    held_back: str | None = None
+    helpers: tuple[str, ...] = ()
+
+    @property
+    def references(self) -> int:
+        """Resolved uses of torch_xla names outside import statements."""
+        return sum(f.counts for f in self.findings)
+
+    def count(self, state: str) -> int:
+        """References that are ``applied``, ``suppressed``, ``fixable`` or ``manual``."""
+        return sum(f.counts and state_of(f) == state for f in self.findings)
+
+
+def state_of(finding: Finding) -> str:
+    """The one state of a finding: applied, suppressed, manual or fixable."""
+    if finding.suppressed:
+        return "suppressed"
+    if finding.applied:
+        return "applied"
+    if finding.applicability is Applicability.MANUAL:
+        return "manual"
+    return "fixable"
+
+
+class Mode(enum.StrEnum):
+    """What a run does with the fixes it finds."""
+
+    CHECK = "check"
+    FIX = "fix"
+    MIGRATE = "migrate"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one run does, from the command line and the configuration of the file.
+
+    ``partial`` lets ``fix`` leave a file half way. ``per_file_ignores`` maps a glob to code
+    prefixes. ``root`` is the project's folder, from which the names across files are read.
+    """
+
+    mode: Mode = Mode.CHECK
+    unsafe: bool = False
+    partial: bool = False
+    todo: bool = True
+    any_hardware: bool = False
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    exclude: tuple[str, ...] = ()
+    rule_files: tuple[str, ...] = ()
+    helpers_module: str | None = None
+    source_version: str | None = None
+    device: str = "tpu"
+    root: str | None = None
+    with_fixes: bool = False
