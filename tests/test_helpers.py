@@ -1,0 +1,286 @@
+"""What the helper snippets do: in one process, and in two with a process group of gloo."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xla2tpu.rules import load_rules
+
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+torch = pytest.importorskip("torch")
+
+
+def make(name: str) -> Any:
+    """The function or class of a helper, executed with its imports alone."""
+    helper = load_rules().helpers[name]
+    space: dict[str, Any] = {}
+    exec("\n".join((*helper.imports, helper.code)), space)
+    return space[name]
+
+
+def inline(name: str) -> Any:
+    """The value of a helper's inline form."""
+    helper = load_rules().helpers[name]
+    space: dict[str, Any] = {}
+    exec("\n".join(helper.imports), space)
+    return eval(helper.inline or "", space)
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "RATE_TRACKER_SMOOTHING"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_ranks_of_a_single_process() -> None:
+    assert make("world_size")() == inline("world_size") == 1
+    assert make("global_rank")() == inline("global_rank") == 0
+
+
+def test_master_print(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    master_print = make("master_print")
+    assert master_print("a", 1, flush=True) is None
+    stream = io.StringIO()
+    master_print("b", fd=stream)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    master_print("not here", local=True)
+    master_print("c")
+    assert capsys.readouterr().out == "a 1\nc\n"
+    assert stream.getvalue() == "b\n"
+
+
+def test_save_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_cpu = make("save_cpu")
+    save_cpu({"w": [torch.ones(2)], "step": 3}, tmp_path / "a.pt")
+    loaded = torch.load(tmp_path / "a.pt")
+    assert loaded["step"] == 3
+    assert loaded["w"][0].tolist() == [1.0, 1.0]
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    save_cpu({}, tmp_path / "other.pt")
+    assert not (tmp_path / "other.pt").exists()
+    save_cpu({}, tmp_path / "other.pt", master_only=False)
+    assert (tmp_path / "other.pt").exists()
+    save_cpu({}, tmp_path / "global.pt", global_master=True)
+    assert (tmp_path / "global.pt").exists()
+
+
+def test_save_cpu_copies_tensors_from_the_device(tmp_path: Path) -> None:
+    calls = []
+
+    class Tensor(torch.Tensor):
+        def cpu(self, *args: Any, **kwargs: Any) -> Any:
+            calls.append(self.shape)
+            return torch.zeros(1)
+
+    data = {"w": torch.ones(2).as_subclass(Tensor), "rest": ("x", [torch.ones(3)])}
+    make("save_cpu")(data, tmp_path / "a.pt")
+    assert calls == [torch.Size([2])]
+    assert torch.load(tmp_path / "a.pt")["w"].tolist() == [0.0]
+
+
+def test_send_to_device() -> None:
+    send = make("send_to_device")
+    (one,) = send(torch.ones(1), "meta")
+    assert one.device.type == "meta"
+    batch = send({"x": torch.ones(1), "y": ("label", torch.ones(2))}, torch.device("meta"))
+    assert batch["x"].is_meta
+    assert batch["y"][0] == "label"
+    assert batch["y"][1].is_meta
+
+
+def test_rate_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    tracker = make("RateTracker")()
+    assert tracker.rate() == tracker.global_rate() == 0.0
+    tracker.add(10)
+    tracker.add(10)
+    now = 102.0
+    assert tracker.rate() == pytest.approx(10.0)
+    assert tracker.global_rate() == pytest.approx(10.0)
+    tracker.add(40)
+    now = 104.0
+    # 40 in 2 seconds, smoothed with the 10 of before: 0.6 * 20 + 0.4 * 10.
+    assert tracker.rate() == pytest.approx(16.0)
+    assert tracker.global_rate() == pytest.approx(15.0)
+    assert tracker.rate() == 0.0
+
+
+def test_rate_tracker_reads_its_smoothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATE_TRACKER_SMOOTHING", "0.9")
+    now = 0.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    read, given = make("RateTracker")(), make("RateTracker")(smooth_factor=0.0)
+    rates = []
+    for tracker in (read, given):
+        for count in (10, 20):
+            tracker.add(count)
+            now += 1.0
+            rates.append(tracker.rate())
+    assert rates[0] == 10.0
+    assert rates[1] == pytest.approx(11.0)
+    assert rates[3] == 20.0
+
+
+def test_do_on_ordinals() -> None:
+    do_on_ordinals = make("do_on_ordinals")
+    assert do_on_ordinals(lambda a, b: a + b, data=(1, 2)) == 3
+    assert do_on_ordinals(lambda: 1 / 0, ordinals=[1]) is None
+
+
+def test_getenv_as(monkeypatch: pytest.MonkeyPatch) -> None:
+    getenv_as = make("getenv_as")
+    monkeypatch.setenv("XLA2TPU_TEST", "0")
+    assert getenv_as("XLA2TPU_TEST", bool, True) is False
+    assert getenv_as("XLA2TPU_TEST", int) == 0
+    assert getenv_as("XLA2TPU_TEST", str) == "0"
+    assert getenv_as("XLA2TPU_TEST_NOT_SET", int) is None
+    assert getenv_as("XLA2TPU_TEST_NOT_SET", int, "kept") == "kept"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"), [("true", True), ("1", True), ("0", False), ("", False), ("yes", False)]
+)
+def test_check_env_flag(monkeypatch: pytest.MonkeyPatch, text: str, answer: bool) -> None:
+    check = make("check_env_flag")
+    monkeypatch.setenv("XLA2TPU_TEST", text)
+    assert check("XLA2TPU_TEST") is answer
+    monkeypatch.delenv("XLA2TPU_TEST")
+    assert check("XLA2TPU_TEST", default=text) is answer
+
+
+def test_as_list() -> None:
+    as_list = make("as_list")
+    assert as_list((1, 2)) == (1, 2)
+    assert as_list([1]) == [1]
+    assert as_list("ab") == ["ab"]
+
+
+def test_sample_generator() -> None:
+    samples = make("SampleGenerator")(data=("x", "y"), sample_count=3)
+    assert len(samples) == 3
+    assert list(samples) == [("x", "y")] * 3
+    assert list(samples) == [("x", "y")] * 3
+    assert samples.next() == next(samples) == ("x", "y")
+
+
+def test_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    timed = make("timed")
+    lines: list[str] = []
+    assert timed(lambda: 5, msg="run ", printfn=lines.append) == 5
+    assert lines[0].startswith("run ")
+    assert lines[0].endswith("ms")
+    assert timed(lambda: 6) == 6
+    assert capsys.readouterr().err.endswith("ms\n")
+
+
+def test_parallel_work() -> None:
+    parallel_work = make("parallel_work")
+    assert parallel_work(2, lambda a, b: a * b, [1, 2, 3], [4, 5, 6]) == [4, 10, 18]
+    with pytest.raises(ZeroDivisionError):
+        parallel_work(2, lambda a: 1 / a, [1, 0])
+
+
+def test_get_free_tcp_ports() -> None:
+    ports = make("get_free_tcp_ports")(2)
+    assert len(ports) == 2
+    assert all(0 < port < 65536 for port in ports)
+
+
+class Writer:
+    """Keeps what a TensorBoard writer is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def add_scalar(self, *args: Any) -> None:
+        self.calls.append(args)
+
+    def flush(self) -> None:
+        self.calls.append(("flush",))
+
+    def close(self) -> None:
+        self.calls.append(("close",))
+
+
+def test_helpers_of_summary_writers() -> None:
+    write, close = make("write_to_summary"), make("close_summary_writer")
+    write(None, 1, {"a": 1.0})
+    close(None)
+    assert make("get_summary_writer")(None) is None
+    writer = Writer()
+    write(writer, 7, dict_to_write={"a": 1.0, "b": 2.0})
+    write(writer)
+    close(writer)
+    assert writer.calls == [("a", 1.0, 7), ("b", 2.0, 7), ("flush",), ("close",)]
+
+
+def test_status_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    writer = Writer()
+    update = make("print_training_update")
+    update("tpu", 3, torch.tensor(0.5), 10.0, 9.0, epoch=1, summary_writer=writer)
+    make("print_test_update")("tpu", 97.5, epoch=1)
+    training, test = capsys.readouterr().out.splitlines()
+    fields = "| Training Device=tpu/0 Epoch=1 Step=3 Loss=0.50000 Rate=10.00 GlobalRate=9.00 Time="
+    assert training.startswith(fields)
+    assert test.startswith("| Test Device=tpu/0 Epoch=1 Accuracy=97.50 Time=")
+    assert writer.calls == [("examples/sec", 10.0), ("average_examples/sec", 9.0)]
+
+
+def two_processes(rank: int, port: int, folder: str) -> None:
+    """The body of one of two processes; raises where a helper answers wrongly."""
+    import torch.distributed as dist
+
+    # Both processes play a host of their own first, so that each is local rank 0.
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2"
+    )
+    dist.init_process_group("gloo")
+    try:
+        assert make("world_size")() == inline("world_size") == 2
+        assert make("global_rank")() == inline("global_rank") == rank
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            make("master_print")("global")
+            make("master_print")("local", local=True)
+        assert printed.getvalue() == ("global\nlocal\n" if rank == 0 else "local\n")
+        save_cpu = make("save_cpu")
+        here = os.path.join(folder, str(rank))
+        save_cpu({"rank": rank}, f"{here}-host.pt")
+        save_cpu({"rank": rank}, f"{here}-global.pt", global_master=True)
+        os.environ["LOCAL_RANK"] = str(rank)
+        save_cpu({"rank": rank}, f"{here}-local.pt")
+        # Behind a rank test, on one process only: there must be no barrier in it.
+        if rank == 0:
+            save_cpu({"rank": rank}, f"{here}-test.pt")
+        answer = make("do_on_ordinals")(lambda t: t.item(), (torch.tensor(rank),), ordinals=(1,))
+        assert answer == (1 if rank == 1 else None)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    import torch.distributed as dist
+    import torch.multiprocessing as mp
+
+    if not dist.is_gloo_available():
+        pytest.skip("torch was built without gloo")
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    mp.spawn(two_processes, args=(port, str(tmp_path)), nprocs=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "0-global.pt",
+        "0-host.pt",
+        "0-local.pt",
+        "0-test.pt",
+        "1-host.pt",
+    ]

@@ -1,0 +1,38 @@
+"""The byte test: wide, but not so wide that everything is parsed."""
+
+from __future__ import annotations
+
+import pytest
+
+from xla2tpu.prefilter import interesting
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch_xla",
+        "TORCH_XLA_VERSION = 1",
+        "if is_torch_xla_available(): pass",
+        "extras = ['torch-xla']",
+        'd = torch.device("xla:1")',
+        "d = 'xla'",
+        "os.environ['PJRT_DEVICE']",
+        "XLA_USE_BF16",
+        "XLA_DOWNCAST_BF16",
+        "XRT_TPU_CONFIG",
+        "# xla2tpu: ignore-file",
+    ],
+)
+def test_is_interesting(text: str) -> None:
+    assert interesting(text.encode())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "import torch\n", "xla = 1", "import jax  # xla", "relaxed = 'relax'"]
+)
+def test_is_not_interesting(text: str) -> None:
+    assert not interesting(text.encode())
+
+
+def test_utf_16_is_not_passed_over() -> None:
+    assert interesting("import torch_xla".encode("utf-16"))

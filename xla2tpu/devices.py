@@ -1,0 +1,274 @@
+"""What is known to be a device, how a device is used, and where a string names one."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from xla2tpu.changes import Builder
+from xla2tpu.model import Applicability
+from xla2tpu.sites import Change, Cut, Site
+from xla2tpu.tree import Binding, Scope, dotted
+
+Verdict = tuple[Change | None, Applicability, str | None]
+
+DEVICE_CALLS = frozenset(
+    {
+        "torch_xla.core.xla_model.xla_device()",
+        "torch_xla.device()",
+        "torch_xla.runtime.xla_device()",
+        "torch_xla_py.xla_model.xla_device()",
+    }
+)
+PORTABLE = 'torch.accelerator.current_accelerator() or torch.device("cpu")'
+_AUTOCAST = frozenset({"torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast"})
+_FIRST_ARGUMENT = frozenset(
+    {"torch.device", "torch.set_default_device", "torch.Generator", "torch.autocast",
+     "torch.amp.autocast", "torch.amp.autocast_mode.autocast", "torch.is_autocast_enabled",
+     "torch.get_autocast_dtype"}
+)  # fmt: skip
+_KEYWORDS = frozenset({"device", "device_type", "map_location"})
+_DEVICE_METHODS = frozenset({"to", "to_empty"})
+
+
+def is_device(node: cst.CSTNode | None, scope: Scope, builder: Builder) -> bool:
+    """Whether an expression is a torch.device for certain."""
+    if node is None:
+        return False
+    meaning = builder.names.expression(node, scope)
+    if meaning.path in DEVICE_CALLS:
+        return True
+    if isinstance(node, cst.Call):
+        return builder.callee(node, scope) == "torch.device"
+    if isinstance(node, cst.IfExp):
+        return is_device(node.body, scope, builder) and is_device(node.orelse, scope, builder)
+    if isinstance(node, cst.Name):
+        owner = scope.owner(node.value)
+        bindings = owner.bindings[node.value] if owner is not None else []
+        return bool(bindings) and all(_binds_device(b, builder) for b in bindings)
+    return False
+
+
+def _binds_device(binding: Binding, builder: Builder) -> bool:
+    if binding.kind == "assign":
+        # A name bound to itself would never be settled: ``device = device or ...``.
+        if isinstance(binding.value, (cst.Call, cst.IfExp, cst.Attribute)):
+            return is_device(binding.value, binding.scope, builder)
+        return False
+    if binding.kind == "param":
+        param = builder.tree.parent(binding.node)
+        if isinstance(param, cst.Param) and param.annotation is not None:
+            note = param.annotation.annotation
+            if isinstance(note, cst.SimpleString):
+                return note.evaluated_value == "torch.device"
+            return builder.meaning(note, builder.tree.root) == "torch.device"
+    return False
+
+
+def needs_index(site: Site, builder: Builder) -> bool:
+    """Whether the device is compared, hashed or asked for its index, so that ``tpu`` is not enough."""
+    tree = builder.tree
+    node = site.expression
+    if _use_needs_index(node, builder):
+        return True
+    parent = tree.parent(node)
+    while isinstance(parent, cst.IfExp):
+        parent = tree.parent(parent)
+    if not isinstance(parent, (cst.Assign, cst.AnnAssign)):
+        return False
+    targets = [t.target for t in parent.targets] if isinstance(parent, cst.Assign) else [parent.target]
+    for target in targets:
+        if isinstance(target, cst.Name):
+            owner = site.scope.owner(target.value)
+            for load, scope in tree.loads.get(target.value, []):
+                if scope.owner(target.value) is owner and _use_needs_index(load, builder):
+                    return True
+        elif isinstance(target, cst.Attribute):
+            first = dotted(target)
+            for load, _ in tree.loads.get((first or "").split(".")[0], []):
+                up = tree.parent(load)
+                if isinstance(up, cst.Attribute) and up is not target and dotted(up) == first:
+                    if _use_needs_index(up, builder):
+                        return True
+    return False
+
+
+def _use_needs_index(node: cst.CSTNode, builder: Builder) -> bool:
+    parent = builder.tree.parent(node)
+    match parent:
+        case cst.Attribute() if parent.value is node:
+            return parent.attr.value == "index"
+        case cst.Comparison():
+            return not any(_is_string(t.comparator) or _is_none(t.comparator) for t in parent.comparisons)
+        case cst.ComparisonTarget():
+            whole = builder.tree.parent(parent)
+            left = whole.left if isinstance(whole, cst.Comparison) else None
+            return left is not None and not _is_string(left) and not _is_none(left)
+        case cst.DictElement() if parent.key is node:
+            return True
+        case cst.Index():
+            return True
+        case cst.Arg():
+            call = builder.tree.parent(parent)
+            if isinstance(call, cst.Call) and isinstance(call.func, cst.Name):
+                return call.func.value in ("hash", "set", "frozenset")
+    return False
+
+
+def _is_string(node: cst.CSTNode) -> bool:
+    return isinstance(node, (cst.SimpleString, cst.FormattedString, cst.ConcatenatedString))
+
+
+def _is_none(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Name) and node.value == "None"
+
+
+def is_device_position(node: cst.CSTNode, scope: Scope, builder: Builder) -> bool:
+    """Whether a string stands where only a device can be meant."""
+    arg = builder.tree.parent(node)
+    if not isinstance(arg, cst.Arg) or arg.star:
+        return False
+    call = builder.tree.parent(arg)
+    if not isinstance(call, cst.Call):
+        return False
+    callee = builder.callee(call, scope) or ""
+    if arg.keyword is not None:
+        return arg.keyword.value in _KEYWORDS and (
+            callee.startswith("torch.") or isinstance(call.func, cst.Attribute)
+        )
+    if call.args[0] is not arg:
+        return False
+    if callee in _FIRST_ARGUMENT:
+        return True
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value in _DEVICE_METHODS
+
+
+def string(
+    site: Site, node: cst.SimpleString, value: str, builder: Builder, uses_torch_xla: bool
+) -> Verdict | None:
+    """What becomes of the string ``xla`` or ``xla:N``; None where it is none of our business."""
+    manual = Applicability.MANUAL
+    if is_device_position(node, site.scope, builder):
+        if value not in ("xla", "xla:0"):
+            return None, manual, "device-ordinal"
+        return _placed(site, node, builder), Applicability.SAFE, None
+    test = _tested(node, site.scope, builder)
+    if test is not None:
+        known, change = test
+        if known:
+            return change, Applicability.SAFE, None
+        if uses_torch_xla:
+            return change, Applicability.UNSAFE, None
+        return None, manual, "device-test"
+    if _is_backend(node, site.scope, builder):
+        return None, manual, "whole-program"
+    return (None, manual, "user-option") if uses_torch_xla else None
+
+
+def _quoted(node: cst.SimpleString, text: str) -> str:
+    return f"{node.prefix}{node.quote}{text}{node.quote}"
+
+
+def _placed(site: Site, node: cst.SimpleString, builder: Builder) -> Change:
+    """The device's new name in a place for devices; autocast gets the type it had by default."""
+    tree = builder.tree
+    arg = tree.parent(node)
+    call = tree.parent(arg) if arg is not None else None
+    assert isinstance(call, cst.Call)
+    callee = builder.callee(call, site.scope)
+    if builder.settings.device == "accelerator" and callee not in _AUTOCAST:
+        target = call if callee == "torch.device" and len(call.args) == 1 else node
+        made = builder.replace(site, PORTABLE, ["import torch"], node=target)
+        if isinstance(made, Change):
+            return made
+    start, end = tree.span(node)
+    change = Change(cuts=[Cut(start, end, (_quoted(node, "tpu"),))], replaced=[node])
+    if callee in _AUTOCAST and not _has_dtype(call):
+        torch = builder.need(change, "import torch", site.scope)
+        at = tree.span(call.args[0].value)[1]
+        change.cuts.append(Cut(at, at, (f", dtype={torch}.bfloat16",)))
+    return change
+
+
+def _has_dtype(call: cst.Call) -> bool:
+    if any(a.star for a in call.args):
+        return True
+    return len(call.args) > 1 and (
+        call.args[1].keyword is None or any(a.keyword and a.keyword.value == "dtype" for a in call.args)
+    )
+
+
+def _tested(
+    node: cst.SimpleString, scope: Scope, builder: Builder
+) -> tuple[bool, Change] | None:
+    """A test of a device against the string: whether the device is known, and the new string."""
+    tree = builder.tree
+    parent = tree.parent(node)
+    start, end = tree.span(node)
+    change = Change(cuts=[Cut(start, end, (_quoted(node, "tpu"),))], replaced=[node])
+    inner: cst.CSTNode = node
+    if isinstance(parent, cst.Element):
+        box = tree.parent(parent)
+        if not isinstance(box, (cst.Tuple, cst.List, cst.Set)):
+            return None
+        if any(_text(e.value) == "tpu" for e in box.elements):
+            change = _without_element(parent, box, builder)
+            change.replaced.append(node)
+        inner, parent = box, tree.parent(box)
+    if isinstance(parent, cst.ComparisonTarget):
+        whole = tree.parent(parent)
+        assert isinstance(whole, cst.Comparison)
+        other: cst.CSTNode = whole.left
+    elif isinstance(parent, cst.Comparison) and parent.left is inner:
+        other = parent.comparisons[0].comparator
+    elif isinstance(parent, cst.Arg):
+        call = tree.parent(parent)
+        if not (isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)):
+            return None
+        if call.func.attr.value != "startswith":
+            return None
+        other = call.func.value
+    else:
+        return None
+    device = _device_behind(other, scope, builder)
+    if device is None:
+        return None
+    return is_device(device, scope, builder), change
+
+
+def _text(node: cst.CSTNode) -> str | None:
+    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
+    return value if isinstance(value, str) else None
+
+
+def _without_element(
+    element: cst.CSTNode, box: cst.Tuple | cst.List | cst.Set, builder: Builder
+) -> Change:
+    tree = builder.tree
+    elements = list(box.elements)
+    index = next(i for i, e in enumerate(elements) if e is element)
+    if index + 1 < len(elements):
+        span = tree.full_span(element)[0], tree.full_span(elements[index + 1])[0]
+    else:
+        span = tree.span(elements[index - 1].value)[1], tree.span(elements[index].value)[1]
+    return Change(cuts=[Cut(*span, ("",))])
+
+
+def _device_behind(node: cst.CSTNode, scope: Scope, builder: Builder) -> cst.CSTNode | None:
+    """``d`` for ``d.type`` and ``str(d)``, the expressions that a device's name comes from."""
+    if isinstance(node, cst.Attribute) and node.attr.value == "type":
+        return node.value
+    if isinstance(node, cst.Call) and builder.callee(node, scope) == "builtins.str":
+        if len(node.args) == 1 and node.args[0].keyword is None:
+            return node.args[0].value
+    return None
+
+
+def _is_backend(node: cst.CSTNode, scope: Scope, builder: Builder) -> bool:
+    arg = builder.tree.parent(node)
+    call = builder.tree.parent(arg) if isinstance(arg, cst.Arg) else None
+    if not isinstance(call, cst.Call) or not isinstance(arg, cst.Arg):
+        return False
+    if arg.keyword is not None and arg.keyword.value == "backend":
+        return True
+    name = builder.callee(call, scope) or ""
+    return name.endswith(".init_process_group")

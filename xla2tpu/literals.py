@@ -1,0 +1,244 @@
+"""Strings and tests that have to do with torch_xla without being uses of its names.
+
+Device strings, environment variables, backend names, ``xla://``, names in strings, tests of
+other packages. Each detector finds its places; rules with ``detector`` say the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from xla2tpu import devices, environment
+from xla2tpu.changes import Builder
+from xla2tpu.model import Applicability
+from xla2tpu.rules import Rule, RuleSet
+from xla2tpu.sites import Change, Cut, Site
+from xla2tpu.tree import Scope, Tree, dotted
+
+_DOTTED = re.compile(r"torch_xla(_py)?(\.\w+)*\Z")
+_CODE = re.compile(r"\b(import|from)\s+torch_xla\b|pip3?\s+install\b.*torch[-_]xla|-m\s+torch_xla\b")
+_XLA = re.compile(r"xla(:\d+)?\Z")
+_RENDEZVOUS = re.compile(r"(xla|pjrt)://")
+_OPENXLA = frozenset(
+    {"openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_once"}
+)
+_GUARD_PACKAGES = frozenset(
+    {"transformers", "accelerate", "diffusers", "peft", "trl", "optimum", "datasets",
+     "pytorch_lightning", "lightning", "lightning_fabric", "lightning_utilities", "fairseq",
+     "ignite", "catalyst", "composer", "timm", "torchmetrics", "sentence_transformers"}
+)  # fmt: skip
+_GUARD_NAMES = re.compile(
+    r"(?:^|\.)(is_torch_(xla|tpu)_available|is_tpu_available|_?(TORCH_)?XLA_AVAILABLE"
+    r"|_TPU_AVAILABLE|has_xla_support|is_xla_available|_XLA_GREATER_EQUAL_\w+)$"
+)
+
+
+class Literals:
+    """Finds the sites of one file that are not references by name."""
+
+    def __init__(self, tree: Tree, rules: RuleSet, builder: Builder, uses_torch_xla: bool) -> None:
+        self.tree, self.rules, self.builder = tree, rules, builder
+        self.uses_torch_xla = uses_torch_xla
+        self.by_detector = {r.detector: r for r in rules.rules.values() if r.detector}
+
+    def sites(self) -> list[Site]:
+        """All such places of the file."""
+        found: list[Site] = []
+        for node, scope in self.tree.strings:
+            site = self._string(node, scope)
+            if site is not None:
+                found.append(site)
+        if self.uses_torch_xla:
+            found.extend(self._guards())
+        return found
+
+    # -- strings -----------------------------------------------------------------------------
+
+    def _string(self, node: cst.CSTNode, scope: Scope) -> Site | None:
+        if isinstance(node, cst.FormattedStringText):
+            return self._formatted(node, scope)
+        if not isinstance(node, cst.SimpleString):
+            return None
+        value = node.evaluated_value
+        if not isinstance(value, str) or self._is_docstring(node):
+            return None
+        if id(node) in self.tree.annotations:
+            return self._annotation(node, value, scope)
+        if _DOTTED.match(value):
+            return self._named(node, value, scope)
+        if _XLA.match(value):
+            return self._device(node, value, scope)
+        if _RENDEZVOUS.match(value):
+            return self._simple("rendezvous-url", node, value, scope, reason="whole-program")
+        if value in _OPENXLA:
+            return self._backend(node, value, scope)
+        if environment.is_variable(value):
+            return self._variable(node, value, scope)
+        if _CODE.search(value):
+            site = self._simple("code-string", node, "torch_xla", scope, reason="string-reference")
+            if site is not None:
+                site.blocks = False
+            return site
+        return None
+
+    def _is_docstring(self, node: cst.CSTNode) -> bool:
+        parent = self.tree.parent(node)
+        while isinstance(parent, cst.ConcatenatedString):
+            parent = self.tree.parent(parent)
+        return isinstance(parent, cst.Expr)
+
+    def _simple(
+        self, detector: str, node: cst.CSTNode, path: str, scope: Scope, reason: str | None = None
+    ) -> Site | None:
+        rule = self.by_detector.get(detector)
+        if rule is None:
+            return None
+        site = Site(rule, path, node, node, scope, "string", counts=False)
+        if reason is not None:
+            site.refuse(reason)
+        if rule.cases and reason is None:
+            site.refuse(rule.cases[-1].reason or "unsupported-form")
+        return site
+
+    def _annotation(self, node: cst.SimpleString, value: str, scope: Scope) -> Site | None:
+        root = re.match(r"\s*(\w+)", value)
+        if root is None:
+            return None
+        for name in re.findall(r"(?<![\w.])[A-Za-z_]\w*", value):
+            meaning = self.builder.names.name(name, scope)
+            if meaning.torch_xla:
+                site = self._simple("string-reference", node, meaning.path or name, scope, "annotation")
+                if site is not None:
+                    site.counts = True
+                return site
+        return None
+
+    def _named(self, node: cst.SimpleString, value: str, scope: Scope) -> Site | None:
+        """A dotted torch_xla name in a string: a package test, an import, a patch, or plain text."""
+        call = self._argument_of(node)
+        callee = self.builder.callee(call, scope) if call is not None else None
+        if callee in ("importlib.util.find_spec", "importlib.find_loader", "pkgutil.find_loader"):
+            site = self._simple("find-spec", node, value, scope)
+            if site is None:
+                return None
+            site.counts = True
+            if value == "torch_xla":
+                quote = node.quote
+                start, end = self.tree.span(node)
+                site.change = Change(
+                    cuts=[Cut(start, end, (f"{node.prefix}{quote}torch_tpu{quote}",))], replaced=[node]
+                )
+                site.reason, site.applicability = None, Applicability.UNSAFE
+            else:
+                site.refuse("string-reference")
+            return site
+        if call is None and "." not in value and not self._is_compared(node):
+            return None
+        site = self._simple("string-reference", node, value, scope, reason="string-reference")
+        if site is not None:
+            site.counts = True
+        return site
+
+    def _argument_of(self, node: cst.CSTNode) -> cst.Call | None:
+        arg = self.tree.parent(node)
+        call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None
+        return call if isinstance(call, cst.Call) else None
+
+    def _is_compared(self, node: cst.CSTNode) -> bool:
+        return isinstance(self.tree.parent(node), (cst.Comparison, cst.ComparisonTarget))
+
+    def _device(self, node: cst.SimpleString, value: str, scope: Scope) -> Site | None:
+        rule = self.by_detector.get("device-string")
+        if rule is None:
+            return None
+        site = Site(rule, value, node, node, scope, "string", counts=False)
+        verdict = devices.string(site, node, value, self.builder, self.uses_torch_xla)
+        if verdict is None:
+            return None
+        site.change, site.applicability, site.reason = verdict
+        if site.reason is not None:
+            site.refuse(site.reason)
+            site.blocks = site.reason != "user-option"
+        return site
+
+    def _formatted(self, node: cst.FormattedStringText, scope: Scope) -> Site | None:
+        whole = self.tree.parent(node)
+        if not re.match(r"(xla|pjrt)://|xla:\Z", node.value) or whole is None:
+            return None
+        if "://" in node.value:
+            return self._simple("rendezvous-url", whole, node.value, scope, "whole-program")
+        if not devices.is_device_position(whole, scope, self.builder):
+            return None
+        return self._simple("device-string", whole, node.value, scope, "device-ordinal")
+
+    def _backend(self, node: cst.SimpleString, value: str, scope: Scope) -> Site | None:
+        """The name of a dynamo backend, in ``torch.compile(backend=...)`` or on the way there."""
+        site = self._simple("dynamo-backend", node, value, scope, reason="user-option")
+        call = self._argument_of(node)
+        arg = self.tree.parent(node)
+        if site is None:
+            return None
+        callee = self.builder.callee(call, scope) if call is not None else None
+        if callee in ("torch.compile", "torch._dynamo.optimize") and isinstance(arg, cst.Arg):
+            if arg.keyword is None or arg.keyword.value == "backend":
+                start, end = self.tree.span(node)
+                text = f"{node.prefix}{node.quote}tpu{node.quote}"
+                site.change = Change(cuts=[Cut(start, end, (text,))], replaced=[node])
+                site.reason, site.applicability = None, Applicability.UNSAFE
+        return site
+
+    def _variable(self, node: cst.SimpleString, value: str, scope: Scope) -> Site | None:
+        rule = self.by_detector.get(environment.detector(value))
+        if rule is None:
+            return None
+        site = Site(rule, value, node, node, scope, "string", counts=False)
+        verdict = environment.variable(site, node, value, self.builder)
+        if verdict is None:
+            return None
+        site.change, site.applicability, site.reason = verdict
+        if site.reason is not None:
+            site.refuse(site.reason)
+            site.blocks = environment.blocks(value)
+        return site
+
+    # -- tests of other packages -----------------------------------------------------------------
+
+    def _guards(self) -> Iterator[Site]:
+        rule = self.by_detector.get("outside-guard")
+        if rule is None:
+            return
+        for binding in self.tree.bindings:
+            path = binding.path or ""
+            if path.split(".")[0] not in _GUARD_PACKAGES or not _GUARD_NAMES.search(path):
+                continue
+            if self.builder.names.is_local(path.split(".")[0]):
+                continue
+            home = binding.scope.owner(binding.name)
+            for load, scope in self.tree.loads.get(binding.name, []):
+                if scope.owner(binding.name) is home:
+                    yield self._guard(rule, load, path, scope)
+        yield from self._dotted_guards(rule)
+
+    def _guard(self, rule: Rule, load: cst.BaseExpression, path: str, scope: Scope) -> Site:
+        parent = self.tree.parent(load)
+        whole = parent if isinstance(parent, cst.Call) and parent.func is load else load
+        site = Site(rule, path, whole, whole, scope, "guard", counts=False)
+        site.refuse("guard-outside-project")
+        return site
+
+    def _dotted_guards(self, rule: Rule) -> Iterator[Site]:
+        """``transformers.is_torch_xla_available()`` through a module."""
+        for name in self.tree.loads:
+            for load, scope in self.tree.loads[name]:
+                node: cst.BaseExpression = load
+                while isinstance(up := self.tree.parent(node), cst.Attribute) and up.value is node:
+                    node = up
+                if node is load or not _GUARD_NAMES.search(dotted(node) or ""):
+                    continue
+                path = self.builder.meaning(node, scope)
+                if path and path.split(".")[0] in _GUARD_PACKAGES:
+                    if not self.builder.names.is_local(path.split(".")[0]):
+                        yield self._guard(rule, node, path, scope)

@@ -1,0 +1,314 @@
+"""Turns references into sites: the rule, the case that holds, and the change that it makes."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable
+
+import libcst as cst
+
+from xla2tpu import devices, syntax
+from xla2tpu.changes import Builder
+from xla2tpu.model import Applicability
+from xla2tpu.names import Names
+from xla2tpu.rules import Case, RuleSet
+from xla2tpu.signatures import bind_api
+from xla2tpu.sites import Change, Reference, Site
+from xla2tpu.template import compile_template
+from xla2tpu.tree import Tree
+
+Transform = Callable[[Site, Builder], "Change | str"]
+
+UNKNOWN_RULE = "XLA099"
+MODULE_RULE = "XLA005"
+_LITERAL = re.compile(r"""\A(['"])([^'"\\]*)\1\Z""")
+
+
+@functools.cache
+def load_transform(name: str) -> Transform:
+    """The function of ``xla2tpu/transforms/<name>.py`` that is called like its module."""
+    module = importlib.import_module(f"xla2tpu.transforms.{name}")
+    function: Transform = getattr(module, name)
+    return function
+
+
+class Matcher:
+    """Matches the references of one file against the rules."""
+
+    def __init__(
+        self, tree: Tree, names: Names, rules: RuleSet, builder: Builder, modules: frozenset[str]
+    ) -> None:
+        self.tree, self.names, self.rules = tree, names, rules
+        self.builder, self.modules = builder, modules
+
+    def sites(self, references: list[Reference]) -> list[Site]:
+        """One site for each reference, with its case chosen; `build` makes the changes."""
+        sites = [self._site(r) for r in references]
+        by_expression = {id(s.expression): s for s in sites}
+        by_node = {id(s.node): s for s in sites}
+        self.builder.sites.update(by_expression)
+        for site, reference in zip(sites, references, strict=True):
+            if site.reason is None:
+                self._choose(site, reference, by_expression, by_node)
+        return sites
+
+    def _site(self, reference: Reference) -> Site:
+        path = reference.path
+        found = self.rules.lookup(path)
+        if path in self.modules and not isinstance(self.tree.parent(reference.node), cst.Call):
+            found = (self.rules.rules[MODULE_RULE], None) if MODULE_RULE in self.rules.rules else found  # type: ignore[assignment]
+        rule, api = found if found is not None else (self.rules.rules[UNKNOWN_RULE], None)
+        node = reference.node
+        expression: cst.BaseExpression = reference.call or node
+        context = syntax.context_of(self.tree, expression, reference.call is not None)
+        site = Site(
+            rule, path, node, expression, reference.scope, context,
+            api=api, call=reference.call, meaning=reference.meaning, root=reference.root,
+        )  # fmt: skip
+        site.reason = self._obstacle(site, reference)
+        return site
+
+    def _obstacle(self, site: Site, reference: Reference) -> str | None:
+        """Why nothing can be rewritten whatever the rule says, or None."""
+        node = reference.node
+        parent = self.tree.parent(node)
+        if id(node) in self.tree.stored:
+            return "store-or-delete"
+        if reference.meaning.star:
+            return "star-import"
+        if id(node) in self.tree.annotations:
+            return "annotation"
+        if isinstance(parent, cst.Arg) and isinstance(self.tree.parent(parent), cst.ClassDef):
+            return "subclass"
+        if reference.meaning.ambiguous and not reference.aliased:
+            return "ambiguous-binding"
+        if isinstance(parent, cst.Attribute) and id(parent) in self.tree.stored:
+            return "store-or-delete"
+        return None
+
+    # -- cases -------------------------------------------------------------------------------
+
+    def _choose(
+        self,
+        site: Site,
+        reference: Reference,
+        by_expression: dict[int, Site],
+        by_node: dict[int, Site],
+    ) -> None:
+        if reference.aliased:
+            self._follow_alias(site, reference, by_node)
+            return
+        if site.call is not None and site.api is not None and site.api.signatures:
+            bound = bind_api(
+                site.api, site.call.args, self.builder.settings.source_version,
+                lambda node: self._is_device(node, site),
+            )  # fmt: skip
+            if isinstance(bound, str):
+                manual = [c for c in site.rule.cases if c.action == "reason" and not c.args]
+                site.refuse(manual[-1].reason or bound if len(site.rule.cases) == 1 and manual else bound)
+                return
+            site.bound = bound
+        for case in site.rule.cases:
+            if self._holds(case, site):
+                self._take(case, site, by_expression)
+                return
+        site.refuse("unsupported-form")
+
+    def _take(self, case: Case, site: Site, by_expression: dict[int, Site]) -> None:
+        site.case = case
+        site.message, site.advice = case.message, case.advice
+        site.fix_title, site.effort = case.fix_title, case.effort
+        if case.action == "reason":
+            site.refuse(case.reason or "unsupported-form")
+            return
+        obstacle = self._arguments(case, site)
+        if obstacle is not None:
+            site.refuse(obstacle)
+            return
+        site.applicability = case.applicability
+        if case.action == "keep":
+            self._follow_maker(site, by_expression)
+
+    def _holds(self, case: Case, site: Site) -> bool:
+        if case.context and site.context not in case.context:
+            if not (site.context == "lambda-body" and "value" in case.context):
+                return False
+        if case.used_as and not any(self._used_as(site, use) for use in case.used_as):
+            return False
+        given = site.bound.args if site.bound is not None else {}
+        for name, allowed in case.args.items():
+            arg = given.get(name)
+            if not any(self._allows(word, arg) for word in allowed):
+                return False
+        return True
+
+    def _allows(self, word: str, arg: cst.Arg | None) -> bool:
+        if word == "absent":
+            return arg is None
+        if arg is None:
+            return False
+        if word == "given":
+            return True
+        if word == "constant":
+            return syntax.is_constant(arg.value)
+        source = self.tree.source(arg.value)
+        if source == word:
+            return True
+        mine, theirs = _LITERAL.match(source), _LITERAL.match(word)
+        return mine is not None and theirs is not None and mine[2] == theirs[2]
+
+    def _used_as(self, site: Site, use: str) -> bool:
+        node = site.expression
+        parent = self.tree.parent(node)
+        match use:
+            case "subscript":
+                return isinstance(parent, cst.Subscript) and parent.value is node
+            case "attribute":
+                return isinstance(parent, cst.Attribute) and parent.value is node
+            case "compare":
+                return isinstance(parent, (cst.Comparison, cst.ComparisonTarget))
+            case "len":
+                call = self.tree.parent(parent) if isinstance(parent, cst.Arg) else None
+                return isinstance(call, cst.Call) and self._is_len(call, site)
+            case "truth":
+                return is_truth_test(self.tree, node)
+        return False
+
+    def _is_len(self, call: cst.Call, site: Site) -> bool:
+        return self.builder.callee(call, site.scope) == "builtins.len"
+
+    def _is_device(self, node: cst.BaseExpression, site: Site) -> bool:
+        return devices.is_device(node, site.scope, self.builder)
+
+    def _arguments(self, case: Case, site: Site) -> str | None:
+        """Why an argument that is given cannot be served by the case, or None."""
+        bound = site.bound
+        if bound is None:
+            return None
+        if case.action == "transform":
+            used = set(bound.args) - case.drops
+            stars = True
+        else:
+            used, stars = _placeholders(case)
+        for name, arg in bound.args.items():
+            if name in used:
+                continue
+            if name not in case.args and name not in case.drops:
+                return "argument-not-supported"
+            if not self.builder.droppable(arg.value, site.scope):
+                return "argument-side-effects"
+        if (bound.variadic or bound.keywords) and not stars and case.action != "keep":
+            return "argument-not-supported"
+        return None
+
+    # -- sites that depend on others ------------------------------------------------------------
+
+    def _follow_alias(self, site: Site, reference: Reference, by_node: dict[int, Site]) -> None:
+        """A call of ``mark`` after ``mark = xm.mark_step`` is mended where the alias is made."""
+        makers: list[Site] = []
+        for binding in reference.meaning.bindings:
+            if binding.kind == "assign" and binding.value is not None:
+                inside = [s for k, s in by_node.items() if self.tree.is_within(s.node, binding.value)]
+                makers.extend(inside)
+            elif binding.path is not None:
+                site.refuse("ambiguous-binding")
+                return
+        self._depend(site, makers)
+
+    def _follow_maker(self, site: Site, by_expression: dict[int, Site]) -> None:
+        """A method of a value is mended where the value is made."""
+        makers: list[Site] = []
+        node = site.node
+        if isinstance(node, cst.Attribute) and id(node.value) in by_expression:
+            makers = [by_expression[id(node.value)]]
+        elif site.meaning is not None:
+            values = [b.value for b in site.meaning.bindings if b.value is not None]
+            makers = [by_expression[id(v)] for v in values if id(v) in by_expression]
+        self._depend(site, makers)
+
+    def _depend(self, site: Site, makers: list[Site]) -> None:
+        site.follows = makers
+        if not makers:
+            site.refuse("value-escapes")
+            return
+        site.change = Change()
+        site.applicability = Applicability.SAFE
+
+    # -- changes --------------------------------------------------------------------------------
+
+    def build(self, sites: list[Site]) -> None:
+        """Make the changes; helpers that are called once in the file take their inline form."""
+        uses = self.builder.helper_uses
+        for site in sites:
+            if site.fixable and site.case is not None:
+                for name in site.case.helpers:
+                    uses[name] = uses.get(name, 0) + 1
+        for site in sites:
+            if site.fixable and site.case is not None and site.change is None:
+                self._build(site, site.case)
+        settle_dependents(sites)
+
+    def _build(self, site: Site, case: Case) -> None:
+        if case.action == "transform":
+            assert case.transform is not None
+            result = load_transform(case.transform)(site, self.builder)
+        else:
+            result = self.builder.case(site, case)
+        if isinstance(result, str):
+            site.refuse(result)
+        else:
+            site.change = result
+
+
+def settle_dependents(sites: list[Site]) -> None:
+    """A site that follows others is as trustworthy as the least of them."""
+    order = [Applicability.SAFE, Applicability.UNSAFE, Applicability.MANUAL]
+    changed = True
+    while changed:
+        changed = False
+        for site in sites:
+            if not site.follows or not site.fixable:
+                continue
+            worst = max((f.applicability for f in site.follows), key=order.index)
+            if worst is Applicability.MANUAL:
+                first = next(f for f in site.follows if not f.fixable)
+                site.refuse(first.reason or "value-escapes")
+                changed = True
+            elif worst is not site.applicability and order.index(worst) > order.index(
+                site.applicability
+            ):
+                site.applicability = worst
+                changed = True
+
+
+def is_truth_test(tree: Tree, node: cst.CSTNode) -> bool:
+    """Whether only the truth of an expression is asked for."""
+    parent = tree.parent(node)
+    match parent:
+        case cst.If() | cst.While() | cst.IfExp() | cst.Assert() | cst.CompIf():
+            return parent.test is node
+        case cst.UnaryOperation():
+            return isinstance(parent.operator, cst.Not)
+        case cst.BooleanOperation():
+            return is_truth_test(tree, parent)
+    return False
+
+
+@functools.cache
+def _placeholders_of(template: str, block: bool) -> tuple[frozenset[str], bool]:
+    compiled = compile_template(template, block)
+    named = frozenset(s.name for s in compiled.slots if not s.stars)
+    return named, any(s.stars for s in compiled.slots)
+
+
+def _placeholders(case: Case) -> tuple[set[str], bool]:
+    """The parameters that a case's template takes, and whether it takes variadic ones."""
+    if case.template is None:
+        return set(), False
+    named, stars = _placeholders_of(case.template.strip("\n"), case.action == "statement")
+    if "call" in named:
+        return set(named), True
+    return set(named), stars
+

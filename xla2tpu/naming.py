@@ -1,0 +1,143 @@
+"""Which name stands for a module in the file, and which names are free for new things."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import libcst as cst
+
+from xla2tpu.names import Names
+from xla2tpu.rules import Helper, RuleSet
+from xla2tpu.tree import Binding, Scope, Tree, dotted
+
+_FROM = re.compile(r"from\s+([\w.]+)\s+import\s+(\w+)(?:\s+as\s+(\w+))?\Z")
+_IMPORT = re.compile(r"import\s+([\w.]+)(?:\s+as\s+(\w+))?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """An import statement that a replacement needs: the name it binds, and what that is."""
+
+    name: str
+    path: str
+    statement: str
+
+    @classmethod
+    def parse(cls, text: str) -> Import:
+        """Read ``import a.b as c`` or ``from a import b``; raises ValueError for other text."""
+        match = _FROM.match(text)
+        if match:
+            return cls(match[3] or match[2], f"{match[1]}.{match[2]}", text)
+        match = _IMPORT.match(text)
+        if match is None:
+            raise ValueError(f"not one import of one name: {text!r}")
+        if match[2]:
+            return cls(match[2], match[1], text)
+        return cls(match[1].split(".")[0], match[1], text)
+
+    @property
+    def dotted(self) -> bool:
+        """Whether it is a plain ``import a.b``, which binds only ``a``."""
+        return self.name != self.path and " as " not in self.statement and "from" not in self.statement
+
+
+class Naming:
+    """Chooses names for one file; the same choice for each use, so that fixes agree."""
+
+    def __init__(self, tree: Tree, names: Names, rules: RuleSet) -> None:
+        self.tree = tree
+        self.names = names
+        self.rules = rules
+        self._helper_names: dict[str, str] = {}
+
+    def local(self, needed: Import, scope: Scope) -> tuple[str, str | None]:
+        """The text for a module or name in ``scope``, and the import statement to add or None."""
+        existing = self._existing(needed, scope)
+        if existing is not None:
+            return existing, None
+        if self._is_free(needed, scope):
+            return needed.name, needed.statement
+        if needed.statement.startswith("import ") and needed.name != needed.path:
+            # The short name is the user's own: spell the module out.
+            whole = Import.parse(f"import {needed.path}")
+            top = self.names.name(whole.name, scope)
+            if top.path == whole.name:
+                plain = any(self._imports(b, needed.path) for b in top.bindings)
+                loaded = plain or needed.path.startswith("torch.distributed")
+                return needed.path, None if loaded else whole.statement
+            if self._is_free(whole, scope):
+                return needed.path, whole.statement
+        name = f"_{needed.name}"
+        while name in self.tree.names:
+            name = f"_{name}"
+        text = re.sub(r"\s+as\s+\w+\Z", "", needed.statement)
+        return name, f"{text} as {name}"
+
+    def _existing(self, needed: Import, scope: Scope) -> str | None:
+        for binding in self.tree.bindings:
+            if binding.kind not in ("import", "from") or binding.path is None:
+                continue
+            if needed.dotted:
+                if not self._imports(binding, needed.path):
+                    continue
+            elif binding.path != needed.path:
+                continue
+            if binding.scope.kind == "class":
+                continue
+            # An import in a function does not serve the rest of the file, one in a try may fail.
+            meaning = self.names.name(binding.name, scope)
+            if binding in meaning.bindings and not meaning.ambiguous:
+                if all(b.path == binding.path or b.kind == "none" for b in meaning.bindings):
+                    return binding.name
+        return None
+
+    @staticmethod
+    def _imports(binding: Binding, path: str) -> bool:
+        node = binding.node
+        return (
+            binding.kind == "import"
+            and isinstance(node, cst.ImportAlias)
+            and node.asname is None
+            and dotted(node.name) == path
+        )
+
+    def _is_free(self, needed: Import, scope: Scope) -> bool:
+        """Whether the name may be bound at the top of the file and means that in ``scope``."""
+        if needed.name not in self.tree.names:
+            return True
+        bindings = [b for b in self.tree.bindings if b.name == needed.name]
+        if not bindings:
+            return needed.name not in self.tree.loads
+        top = needed.path.split(".")[0] if needed.dotted else needed.path
+        return all(b.path == top and b.kind in ("import", "from") for b in bindings)
+
+    def helper(self, helper: Helper) -> str:
+        """The name under which a helper goes into the file."""
+        if helper.name not in self._helper_names:
+            self._helper_names[helper.name] = self._choose(helper)
+        return self._helper_names[helper.name]
+
+    def _choose(self, helper: Helper) -> str:
+        for name in (helper.name, *helper.alternatives):
+            if self.present(helper, name) or name not in self.tree.names:
+                return name
+        name = f"{helper.name}_"
+        while name in self.tree.names and not self.present(helper, name):
+            name = f"{name}_"
+        return name
+
+    def present(self, helper: Helper, name: str) -> bool:
+        """Whether the file already holds the helper under ``name``, or imports it by that name.
+
+        An earlier run put it there: a definition at the top with the helper's documentation.
+        """
+        bindings = self.tree.root.bindings.get(name, [])
+        if len(bindings) != 1 or len([b for b in self.tree.bindings if b.name == name]) != 1:
+            return False
+        node = bindings[0].statement
+        if bindings[0].kind == "from":
+            return bindings[0].path is not None and bindings[0].path.endswith(f".{helper.name}")
+        if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+            return node.get_docstring() == helper.doc
+        return False

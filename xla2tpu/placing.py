@@ -1,0 +1,314 @@
+"""Where new imports and helpers go: the conventional place, before their first use."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from xla2tpu.sites import Site
+from xla2tpu.suites import Settled
+from xla2tpu.tree import Scope
+
+if TYPE_CHECKING:
+    from xla2tpu.plan import Plan, Text, _Vanished
+
+
+def additions(
+    plan: Plan,
+    active: set[Site],
+    settled: Settled,
+    partial: dict[int, tuple[cst.CSTNode, list[cst.CSTNode]]],
+    vanished: _Vanished,
+) -> list[Text]:
+    """Insertions for the imports and helpers that the active sites need."""
+    return _Placer(plan, settled, vanished).run(active)
+
+
+class _Placer:
+    def __init__(self, plan: Plan, settled: Settled, vanished: _Vanished) -> None:
+        self.plan, self.settled, self.vanished = plan, settled, vanished
+        self.tree, self.lines = plan.tree, plan.lines
+        self.body = list(plan.tree.module.body)
+        self.top = [n for n in self.body if _imports(n)]
+        self.head = self._head()
+
+    def run(self, active: set[Site]) -> list[Text]:
+        ordered = sorted(active, key=lambda s: self.tree.span(s.node))
+        here: dict[str, int | None] = {}
+        inner: dict[tuple[int, str], cst.CSTNode] = {}
+        for site in ordered:
+            assert site.change is not None
+            if self.vanished.has_statement(site.expression):
+                continue
+            for text in site.change.needs:
+                host = self._lazy_host(site)
+                if host is not None:
+                    inner.setdefault((id(host), text), host)
+                else:
+                    self._note(here, text, self._first_use(site))
+        helpers = self.plan._needed_helpers(active)
+        present = [
+            h for h in helpers
+            if self.plan.builder.naming.present(
+                self.plan.builder.rules.helpers[h],
+                self.plan.builder.naming.helper(self.plan.builder.rules.helpers[h]),
+            )
+        ]  # fmt: skip
+        helpers = [h for h in helpers if h not in present]
+        uses = [
+            self._first_use(s) for s in ordered
+            if s.change is not None and any(h in helpers for h in s.change.helpers)
+        ]  # fmt: skip
+        first_use = min((u for u in uses if u is not None), default=None)
+        edits: list[Text] = []
+        module = self.plan.builder.settings.helpers_module
+        if helpers and module:
+            naming, rules = self.plan.builder.naming, self.plan.builder.rules
+            for name in helpers:
+                local = naming.helper(rules.helpers[name])
+                alias = "" if local == name else f" as {local}"
+                self._note(here, f"from {module} import {name}{alias}", first_use)
+            helpers = []
+        codes: list[str] = []
+        for name in helpers:
+            needs: list[str] = []
+            codes.append(self.plan.helper_code(name, needs))
+            for text in needs:
+                self._note(here, text, first_use)
+        inner = {k: v for k, v in inner.items() if k[1] not in here}
+        edits.extend(self._at_top(here))
+        for (_, text), host in inner.items():
+            edits.append(self._in_place(text, host))
+        if codes:
+            edits.append(self._helpers(codes, first_use))
+        return edits
+
+    def _note(self, here: dict[str, int | None], text: str, use: int | None) -> None:
+        if text not in here:
+            here[text] = use
+        elif use is not None:
+            known = here[text]
+            here[text] = use if known is None else min(known, use)
+
+    def _first_use(self, site: Site) -> int | None:
+        """The index of the top statement that uses the site's text when the file is imported."""
+        scope: Scope | None = site.scope
+        while scope is not None:
+            if scope.kind in ("function", "lambda"):
+                return None
+            scope = scope.parent
+        for index, node in enumerate(self.body):
+            if self.tree.is_within(site.node, node):
+                return index
+        return None
+
+    def _lazy_host(self, site: Site) -> cst.CSTNode | None:
+        """The import inside a function that brought the name in; new imports go beside it."""
+        if site.meaning is None or site.change is None or site.change.helpers:
+            return None
+        for binding in site.meaning.bindings:
+            if binding.scope.kind == "function" and binding.statement is not None:
+                if binding.kind in ("import", "from"):
+                    return binding.statement
+        return None
+
+    # -- imports ---------------------------------------------------------------------------
+
+    def _head(self) -> int:
+        """The index of the first statement that may be an import: after docstring and future."""
+        index = 0
+        body = self.body
+        if body and _is_docstring(body[0]):
+            index = 1
+        while index < len(body) and _from_module(body[index]) == "__future__":
+            index += 1
+        return index
+
+    def _at_top(self, here: dict[str, int | None]) -> list[Text]:
+        from xla2tpu.plan import Text
+
+        places: dict[int, list[tuple[str, bool]]] = {}
+        for text, use in sorted(here.items(), key=lambda i: _sort_key(i[0])):
+            at, after_blank = self._place(text, use)
+            places.setdefault(at, []).append((text, after_blank))
+        edits = []
+        newline = self.plan.newline
+        for at, texts in places.items():
+            content = "".join(f"{t}{newline}" for t, _ in texts)
+            if at == len(self.tree.text) and self.tree.text and self.tree.text[-1] not in "\r\n":
+                content = newline + content.removesuffix(newline)
+            if texts[0][1]:
+                content += newline
+            edits.append(Text(at, at, content, 1))
+        return edits
+
+    def _place(self, text: str, use: int | None) -> tuple[int, bool]:
+        """Where one import statement goes, and whether a blank line has to follow it."""
+        limit = use if use is not None else len(self.body)
+        imports = [
+            i for i, n in enumerate(self.body)
+            if i >= self.head and i < max(limit, self.head) and n in self.top
+        ]  # fmt: skip
+        leading = self._leading(imports)
+        package = _package(text)
+        same = [
+            i for i in leading
+            if not self._gone(i) and _package(self._text(i)) == package
+            and self._text(i).split(" ")[0] == text.split(" ")[0]
+        ]  # fmt: skip
+        if package in sys.stdlib_module_names:
+            return self._place_stdlib(text, leading)
+        before = [i for i in same if _sort_key(self._text(i)) <= _sort_key(text)]
+        if before:
+            return self._after(before[-1]), False
+        if same:
+            return self._before(same[0]), False
+        if text.startswith("from"):
+            plain = [i for i in leading if not self._gone(i) and _package(self._text(i)) == package]
+            if plain:
+                return self._after(plain[-1]), False
+        gone = [i for i in leading if self._gone(i) or self._mentions_xla(i)]
+        if gone:
+            return self._after(gone[0]), False
+        if leading:
+            return self._after(leading[-1]), False
+        if limit <= self.head and limit < len(self.body) and use is not None:
+            return self._before(limit), True
+        if self.head < len(self.body):
+            return self._before(self.head), True
+        return self._end(), False
+
+    def _leading(self, imports: list[int]) -> list[int]:
+        """The imports of the block at the top: those before the first def, class or long code."""
+        found = []
+        for i in imports:
+            between = self.body[self.head : i]
+            if any(isinstance(n, (cst.FunctionDef, cst.ClassDef)) for n in between):
+                break
+            found.append(i)
+        return found or imports
+
+    def _place_stdlib(self, text: str, leading: list[int]) -> tuple[int, bool]:
+        std = [
+            i for i in leading
+            if not self._gone(i) and _package(self._text(i)) in sys.stdlib_module_names
+        ]  # fmt: skip
+        before = [i for i in std if _sort_key(self._text(i)) <= _sort_key(text)]
+        if before:
+            return self._after(before[-1]), False
+        if std:
+            return self._before(std[0]), False
+        if leading:
+            return self._before(leading[0]), True
+        if self.head < len(self.body):
+            return self._before(self.head), True
+        return self._end(), False
+
+    def _gone(self, index: int) -> bool:
+        return id(self.body[index]) in self.settled.gone
+
+    def _mentions_xla(self, index: int) -> bool:
+        return _package(self._text(index)) == "torch_xla"
+
+    def _text(self, index: int) -> str:
+        return self.tree.source(self.body[index])
+
+    def _after(self, index: int) -> int:
+        start, end = self.tree.span(self.body[index])
+        return self.lines.end(max(start, end - 1) if self.tree.text[end - 1 : end] in "\r\n" else end)
+
+    def _before(self, index: int) -> int:
+        node = self.body[index]
+        start = self.tree.span(node)[0]
+        if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node.decorators:
+            start = self.tree.span(node.decorators[0])[0]
+        return self.lines.start(start)
+
+    def _end(self) -> int:
+        return len(self.tree.text)
+
+    def _in_place(self, text: str, host: cst.CSTNode) -> Text:
+        from xla2tpu.plan import Text
+
+        start = self.tree.span(host)[0]
+        line = self.lines.start(start)
+        indent = self.plan.indent_at(start, host)
+        if self.tree.text[line:start].strip():
+            # The import shares its line with something else.
+            return Text(start, start, f"{text}; ", 1)
+        return Text(line, line, f"{indent}{text}{self.plan.newline}", 1)
+
+    # -- helpers -----------------------------------------------------------------------------
+
+    def _helpers(self, codes: list[str], use: int | None) -> Text:
+        from xla2tpu.plan import Text
+
+        newline = self.plan.newline
+        limit = use if use is not None else len(self.body)
+        block = 2 * newline
+        text = f"{newline}{block}".join(codes)
+        imports = [i for i, n in enumerate(self.body) if i < limit and _holds_imports(n)]
+        stops = [
+            i for i, n in enumerate(self.body) if isinstance(n, (cst.FunctionDef, cst.ClassDef))
+        ]
+        first_def = stops[0] if stops else len(self.body)
+        leading = [i for i in imports if i < first_def]
+        if leading:
+            at = self._after(leading[-1])
+            blanks = 0
+            index = self.lines.index(at) if at < len(self.tree.text) else len(self.lines.starts)
+            while self.lines.is_blank(index + blanks):
+                blanks += 1
+            more = newline * max(0, 2 - blanks) if leading[-1] + 1 < len(self.body) else ""
+            lead = "" if at == 0 or self.tree.text[at - 1] in "\r\n" else newline
+            return Text(at, at, f"{lead}{block}{text}{newline}{more}", 2)
+        index = min(limit, self.head)
+        if index < len(self.body):
+            at = self._before(index)
+            lead = newline if index and at else ""
+            return Text(at, at, f"{lead}{text}{newline}{block}", 2)
+        return Text(self._end(), self._end(), f"{newline}{block}{text}{newline}", 2)
+
+
+def _imports(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.SimpleStatementLine) and any(
+        isinstance(s, (cst.Import, cst.ImportFrom)) for s in node.body
+    )
+
+
+def _holds_imports(node: cst.CSTNode) -> bool:
+    """Whether a top statement is an import or a guard around imports."""
+    if isinstance(node, (cst.If, cst.Try, cst.With)):
+        body = node.body.body
+        return bool(body) and any(_holds_imports(s) for s in body)
+    return _imports(node)
+
+
+def _is_docstring(node: cst.CSTNode) -> bool:
+    if not isinstance(node, cst.SimpleStatementLine) or not isinstance(node.body[0], cst.Expr):
+        return False
+    return isinstance(node.body[0].value, (cst.SimpleString, cst.ConcatenatedString))
+
+
+def _from_module(node: cst.CSTNode) -> str | None:
+    if isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], cst.ImportFrom):
+        module = node.body[0].module
+        if isinstance(module, cst.Name):
+            return module.value
+    return None
+
+
+def _package(text: str) -> str:
+    match = re.match(r"(?:import|from)\s+([.\w]+)", text)
+    return match[1].split(".")[0] if match else ""
+
+
+def _sort_key(text: str) -> tuple[bool, str]:
+    """Plain imports before from-imports, then by module, as isort does within a section."""
+    match = re.match(r"(import|from)\s+([.\w]+)", text)
+    if match is None:
+        return True, text
+    return match[1] == "from", match[2].lower()

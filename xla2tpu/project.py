@@ -1,0 +1,396 @@
+"""Names across the files of a project: which torch_xla name does an import of it lead to?
+
+Only the names at the top of modules are read, on demand and once for each file. Nothing here
+decides what is rewritten; nothing here writes.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_MARKS = (".git", "pyproject.toml", "setup.cfg", "setup.py", ".xla2tpu.toml", ".hg")
+_PACKAGES = ("torch_xla", "torch_xla_py")
+_IMPORT_LINE = re.compile(rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import|import[ \t]+([\w., \t]+))", re.M)
+_SKIPPED = frozenset(
+    {".git", ".hg", ".tox", ".nox", ".venv", "venv", "node_modules", "__pycache__", "build", "dist",
+     ".eggs", "site-packages", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+)
+
+# Packages that bring torch_xla to hardware other than TPUs.
+OTHER_HARDWARE = {
+    "torch_neuronx": "AWS Neuron",
+    "torch_neuron": "AWS Neuron",
+    "neuronx_distributed": "AWS Neuron",
+    "neuronx_distributed_training": "AWS Neuron",
+    "libneuronxla": "AWS Neuron",
+    "optimum.neuron": "AWS Neuron",
+    "tt_torch": "Tenstorrent",
+    "torch_plugin_tt": "Tenstorrent",
+    "pjrt_plugin_tt": "Tenstorrent",
+    "tt_xla": "Tenstorrent",
+    "torchacc": "TorchACC",
+}
+_OTHER_IMPORT = re.compile(
+    rb"^(?:from|import)[ \t]+("
+    + b"|".join(re.escape(n).encode() for n in OTHER_HARDWARE)
+    + rb")\b",
+    re.M,
+)
+
+
+def find_root(path: str) -> str:
+    """The folder of the project that a file belongs to: the nearest with a project's mark.
+
+    Without one, the folder above the file's outermost package.
+    """
+    folder = Path(os.path.abspath(path)).parent
+    for above in (folder, *folder.parents):
+        if any((above / mark).exists() for mark in _MARKS):
+            return str(above)
+    while (folder / "__init__.py").exists() and folder.parent != folder:
+        folder = folder.parent
+    return str(folder)
+
+
+@dataclass(slots=True)
+class _Module:
+    """The names that a file binds at its top: each to the import paths that it may lead to."""
+
+    exports: dict[str, set[str]] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+
+
+class Project:
+    """Reads the files below ``root`` for names; ``buffers`` overrides files by unsaved text."""
+
+    def __init__(self, root: str, buffers: dict[str, bytes] | None = None) -> None:
+        self.root = os.path.abspath(root)
+        self.buffers = buffers or {}
+        self._modules: dict[str, _Module | None] = {}
+        self._files: dict[tuple[str, str], str | None] = {}
+        self._answers: dict[tuple[str, str], str | None] = {}
+        self._data: dict[str, bytes | None] = {}
+        self._importers: dict[str, dict[str, set[str]]] | None = None
+        self._vendor: str | None | bool = False
+
+    # -- files ----------------------------------------------------------------------------
+
+    def read(self, path: str) -> bytes | None:
+        """The bytes of a file, None where it cannot be read."""
+        if path in self.buffers:
+            return self.buffers[path]
+        try:
+            with open(path, "rb") as handle:
+                return handle.read()
+        except OSError:
+            return None
+
+    def python_files(self) -> Iterator[str]:
+        """The Python files below the root, in a stable order."""
+        for folder, folders, files in os.walk(self.root):
+            folders[:] = sorted(f for f in folders if f not in _SKIPPED)
+            for name in sorted(files):
+                if name.endswith(".py"):
+                    yield os.path.join(folder, name)
+
+    def module_file(self, module: str, importer: str) -> str | None:
+        """The project file that ``module``, as written in ``importer``, stands for."""
+        key = (module, os.path.dirname(importer))
+        if key not in self._files:
+            self._files[key] = self._find(module, importer)
+        return self._files[key]
+
+    def _find(self, module: str, importer: str) -> str | None:
+        folder = os.path.dirname(os.path.abspath(importer))
+        if module.startswith("."):
+            level = len(module) - len(module.lstrip("."))
+            for _ in range(level - 1):
+                folder = os.path.dirname(folder)
+            return self._below(folder, module.lstrip("."))
+        for base in self._bases(folder):
+            found = self._below(base, module)
+            if found is not None:
+                return found
+        return None
+
+    def _bases(self, folder: str) -> list[str]:
+        """Where an absolute import may start: beside the script, above its package, the root, src."""
+        top = folder
+        while os.path.exists(os.path.join(top, "__init__.py")) and top != self.root:
+            top = os.path.dirname(top)
+        bases = [folder] if top == folder else []
+        bases += [top, self.root, os.path.join(self.root, "src")]
+        return list(dict.fromkeys(bases))
+
+    def _below(self, base: str, module: str) -> str | None:
+        place = os.path.join(base, *module.split(".")) if module else base
+        if not os.path.abspath(place).startswith(self.root):
+            return None
+        for candidate in (os.path.join(place, "__init__.py"), f"{place}.py"):
+            if candidate in self.buffers or os.path.isfile(candidate):
+                return candidate
+        return place if os.path.isdir(place) and module else None
+
+    # -- what a path leads to -------------------------------------------------------------
+
+    def canonical(self, path: str, importer: str) -> str | None:
+        """The torch_xla path behind a dotted path as ``importer`` writes it, None for none."""
+        key = (path, os.path.dirname(importer))
+        if key not in self._answers:
+            self._answers[key] = None  # stops import cycles
+            self._answers[key] = self._lead(path, importer)
+        return self._answers[key]
+
+    def _lead(self, path: str, importer: str) -> str | None:
+        dots = len(path) - len(path.lstrip("."))
+        parts = path.lstrip(".").split(".")
+        if not dots and parts[0] in _PACKAGES:
+            return path
+        if not dots and self.module_file(parts[0], importer) is None:
+            return None
+        for length in range(len(parts) - 1, -1, -1):
+            module = "." * dots + ".".join(parts[:length])
+            if not module:
+                continue
+            file = self.module_file(module, importer)
+            if file is None:
+                continue
+            if not file.endswith(".py"):
+                return None
+            targets = self._exported(file, parts[length])
+            if len(targets) != 1:
+                return None
+            rest = parts[length + 1 :]
+            return ".".join([targets.pop(), *rest])
+        return None
+
+    def _exported(self, file: str, name: str) -> set[str]:
+        module = self.module(file)
+        if module is None:
+            return set()
+        found: set[str] = set()
+        for target in module.exports.get(name, ()):
+            led = self.canonical(target, file) if target else None
+            found.add(led or "")
+        if name not in module.exports:
+            for star in module.stars:
+                led = self.canonical(f"{star}{'' if star.endswith('.') else '.'}{name}", file)
+                # A star import of torch_xla itself hides its names: they are not followed.
+                if led is not None and not star.startswith(_PACKAGES):
+                    found.add(led)
+        return found if "" not in found else set()
+
+    def module(self, file: str) -> _Module | None:
+        """The names at the top of a file, None where they cannot be read."""
+        if file not in self._modules:
+            self._modules[file] = self._read_module(file)
+        return self._modules[file]
+
+    def _read_module(self, file: str) -> _Module | None:
+        data = self.read(file)
+        if data is None or b"import" not in data:
+            return None
+        try:
+            tree = ast.parse(data)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+        module = _Module()
+        for node in _top_level(tree.body):
+            _note(node, module)
+        return module
+
+    # -- who imports from here ------------------------------------------------------------
+
+    def leads_somewhere(self, data: bytes, path: str) -> bool:
+        """Whether a file without the word torch_xla imports names of it through the project."""
+        modules: list[tuple[str, str | None]] = []
+        for match in _IMPORT_LINE.finditer(data):
+            if match[1] is not None:
+                modules.append((match[1].decode("ascii", "replace"), None))
+            else:
+                for part in match[2].decode("ascii", "replace").split(","):
+                    modules.append((part.split()[0] if part.split() else "", None))
+        for module, _ in dict.fromkeys(modules):
+            if module and self._tainted(module, path, set()):
+                return True
+        return False
+
+    def _tainted(self, module: str, importer: str, seen: set[str]) -> bool:
+        file = self.module_file(module, importer)
+        if file is None or file in seen:
+            return False
+        seen.add(file)
+        if not file.endswith(".py"):
+            return self._package_tainted(file)
+        names = self.module(file)
+        if names is None:
+            return False
+        for targets in names.exports.values():
+            for target in targets:
+                if target and self.canonical(target, file) is not None:
+                    return True
+        if any(self._tainted(star, file, seen) for star in names.stars):
+            return True
+        # ``from package import module`` binds a module whose own names count.
+        return os.path.basename(file) == "__init__.py" and self._package_tainted(
+            os.path.dirname(file)
+        )
+
+    def _package_tainted(self, folder: str) -> bool:
+        try:
+            entries = sorted(os.listdir(folder))
+        except OSError:
+            return False
+        for entry in entries:
+            file = os.path.join(folder, entry)
+            if not entry.endswith(".py") or entry == "__init__.py":
+                continue
+            data = self._bytes(file)
+            if data is None or b"torch_xla" not in data:
+                continue
+            names = self.module(file)
+            if names and any(
+                t and self.canonical(t, file) for ts in names.exports.values() for t in ts
+            ):
+                return True
+        return False
+
+    def _bytes(self, file: str) -> bytes | None:
+        if file not in self._data:
+            self._data[file] = self.read(file)
+        return self._data[file]
+
+    def importers(self, file: str) -> dict[str, set[str]]:
+        """For each name at the top of ``file``: the other files of the project that import it.
+
+        A star import, or an import of the module itself, stands under ``*``.
+        """
+        if self._importers is None:
+            self._importers = {}
+            for path in self.python_files():
+                data = self.read(path)
+                if data is not None and b"import" in data:
+                    self._note_imports(path, data)
+        return self._importers.get(os.path.abspath(file), {})
+
+    def _note_imports(self, path: str, data: bytes) -> None:
+        assert self._importers is not None
+        local = False
+        for match in _IMPORT_LINE.finditer(data):
+            module = (match[1] or match[2]).decode("ascii", "replace").split(",")[0].split()
+            if module and self.module_file(module[0].split(".")[0] or module[0], path):
+                local = True
+                break
+            if module and module[0].startswith("."):
+                local = True
+                break
+        if not local:
+            return
+        try:
+            tree = ast.parse(data)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                base = "." * node.level + (node.module or "")
+                for alias in node.names:
+                    self._note_import(base, alias.name, path)
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    file = self.module_file(alias.name, path)
+                    if file is not None:
+                        self._add(file, "*", path)
+
+    def _note_import(self, base: str, name: str, path: str) -> None:
+        file = self.module_file(base, path)
+        if file is not None:
+            self._add(file, name, path)
+        inner = self.module_file(f"{base}{'' if base.endswith('.') else '.'}{name}", path)
+        if inner is not None:
+            self._add(inner, "*", path)
+
+    def _add(self, file: str, name: str, path: str) -> None:
+        assert self._importers is not None
+        if os.path.abspath(file) != os.path.abspath(path):
+            names = self._importers.setdefault(os.path.abspath(file), {})
+            names.setdefault(name, set()).add(os.path.abspath(path))
+
+    # -- other hardware -------------------------------------------------------------------
+
+    def other_hardware(self) -> str | None:
+        """The vendor whose packages a file of the project imports at its top, unguarded."""
+        if self._vendor is False:
+            self._vendor = None
+            for path in self.python_files():
+                data = self.read(path)
+                match = _OTHER_IMPORT.search(data) if data else None
+                if match:
+                    self._vendor = OTHER_HARDWARE[match[1].decode()]
+                    break
+        assert self._vendor is not True
+        return self._vendor or None
+
+
+def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when the module is imported, those in if, try and with too."""
+    for node in body:
+        yield node
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
+                yield from _top_level(getattr(node, name, []))
+        if isinstance(node, ast.Try):
+            for handler in node.handlers:
+                yield from _top_level(handler.body)
+
+
+def _note(node: ast.stmt, module: _Module) -> None:
+    """Note what one statement binds; the empty target stands for anything else than an import."""
+    exports = module.exports
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            if alias.asname:
+                exports.setdefault(alias.asname, set()).add(alias.name)
+            else:
+                top = alias.name.split(".")[0]
+                exports.setdefault(top, set()).add(top)
+    elif isinstance(node, ast.ImportFrom):
+        base = "." * node.level + (node.module or "")
+        for alias in node.names:
+            if alias.name == "*":
+                module.stars.append(base)
+            else:
+                path = f"{base}{alias.name}" if base.endswith(".") else f"{base}.{alias.name}"
+                exports.setdefault(alias.asname or alias.name, set()).add(path)
+    elif isinstance(node, ast.Assign):
+        path = _path(node.value)
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                if isinstance(node.value, ast.Constant) and node.value.value is None:
+                    exports.setdefault(target.id, set())
+                else:
+                    exports.setdefault(target.id, set()).update(_through(path, exports))
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        exports.setdefault(node.name, set()).add("")
+
+
+def _path(node: ast.expr) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    return ".".join([node.id, *reversed(parts)])
+
+
+def _through(path: str, exports: dict[str, set[str]]) -> set[str]:
+    """The import paths that an assigned name or attribute leads to."""
+    top, _, rest = path.partition(".")
+    if not top or top not in exports:
+        return {""}
+    return {f"{t}.{rest}" if rest and t else t for t in exports[top]} or {""}

@@ -1,0 +1,38 @@
+"""The stable words for why a place is not rewritten, the same in every output."""
+
+from __future__ import annotations
+
+REASONS: dict[str, str] = {
+    "ambiguous-binding": "the name is bound to different things on different paths",
+    "annotation": "the name stands in a type annotation",
+    "argument-not-supported": "an argument is given that the replacement has no place for",
+    "argument-side-effects": "dropping an argument would drop a call in it",
+    "arguments-do-not-bind": "the arguments fit no known signature of the name",
+    "device-ordinal": "one process drives one TPU: an ordinal has no mechanical target",
+    "device-test": "whether the tested device comes from torch_xla cannot be seen here",
+    "does-not-parse": "the file is not valid Python",
+    "dynamic-access": "the name is looked up by a string at run time",
+    "edit-conflict": "two fixes would change the same text",
+    "environment": "the program reads or sets a variable of torch_xla's own run time",
+    "file-format": "files that are already written depend on it",
+    "guard-outside-project": "another package's torch_xla test turns False once torch_xla is gone",
+    "imported-elsewhere": "another file of the project imports the name from here",
+    "no-equivalent": "TorchTPU has nothing in its place",
+    "numerics": "the results would change without a word",
+    "other-hardware": "the project uses torch_xla for other hardware than TPUs",
+    "private-api": "a private name of torch_xla",
+    "several-devices": "one process drove several devices",
+    "signature-by-release": "releases of torch_xla read a given argument differently; set source-version",
+    "single-controller": "one process drove all devices; TorchTPU runs one process for each",
+    "star-import": "a star import hides which names are used",
+    "starred-arguments": "starred arguments hide which parameters are given",
+    "store-or-delete": "the name is assigned or deleted (a monkey patch)",
+    "string-reference": "the name stands in a string",
+    "subclass": "a class derives from it",
+    "unknown-name": "no rule knows this torch_xla name",
+    "unsupported-form": "it is used in a way that has no rewrite",
+    "user-option": "the string may be an option, a key or a name of the user's own",
+    "value-escapes": "the value is handed on to code that cannot be seen from here",
+    "version-gate": "the branch depends on the torch_xla release",
+    "whole-program": "loaders, launch, gradients and collectives have to change together",
+}

@@ -1,0 +1,147 @@
+"""The report for programs. `docs/json-report.md` describes it, `SCHEMA` is its JSON schema."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from xla2tpu import __version__
+from xla2tpu.model import Applicability, Effort, FileResult, Finding, Fix, Status
+from xla2tpu.reasons import REASONS
+from xla2tpu.report.summary import Summary, summarize
+from xla2tpu.runner import Run
+
+VERSION = 1
+
+
+def render(run: Run) -> str:
+    """The report as indented JSON in ASCII, so that it survives any terminal and pipe."""
+    return json.dumps(document(run), indent=2) + "\n"
+
+
+def document(run: Run) -> dict[str, Any]:
+    """The report as plain data."""
+    return {
+        "version": VERSION,
+        "tool_version": __version__,
+        "summary": summarize(run)._asdict(),
+        "files": [_file(result) for result in run.results],
+    }
+
+
+def _file(result: FileResult) -> dict[str, Any]:
+    path = result.path.replace(os.sep, "/")
+    return {
+        "path": path,
+        "status": str(result.status),
+        "references": result.references,
+        **{state: result.count(state) for state in _STATES},
+        "error": result.error,
+        "held_back": result.held_back,
+        "findings": [_finding(finding, path) for finding in result.findings],
+    }
+
+
+def _finding(finding: Finding, path: str) -> dict[str, Any]:
+    return {
+        "rule": finding.rule,
+        "name": finding.name,
+        "path": path,
+        "line": finding.line,
+        "column": finding.column,
+        "end_line": finding.end_line,
+        "end_column": finding.end_column,
+        "api": finding.api,
+        "counts": finding.counts,
+        "blocks": finding.blocks,
+        "applicability": str(finding.applicability),
+        "reason": finding.reason,
+        "effort": str(finding.effort),
+        "applied": finding.applied,
+        "suppressed": finding.suppressed,
+        "message": finding.message,
+        "advice": finding.advice,
+        "fix": None if finding.fix is None else _fix(finding.fix),
+    }
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    return {
+        "title": fix.title,
+        "applicability": str(fix.applicability),
+        "edits": [{"start": e.start, "end": e.end, "content": e.content} for e in fix.edits],
+    }
+
+
+_STATES = ("applied", "fixable", "manual", "suppressed")
+_COUNT = {"type": "integer", "minimum": 0}
+_POSITION = {"type": "integer", "minimum": 1}
+_TEXT = {"type": "string"}
+_FLAG = {"type": "boolean"}
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    """The schema of an object that has exactly these members."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _schema() -> dict[str, Any]:
+    edit = _object(start=_COUNT, end=_COUNT, content=_TEXT)
+    fix = _object(
+        title=_TEXT,
+        applicability={"enum": [str(a) for a in Applicability]},
+        edits=_list(edit),
+    )
+    finding = _object(
+        rule={"type": "string", "pattern": "^XLA[0-9]{3}$"},
+        name=_TEXT,
+        path=_TEXT,
+        line=_POSITION,
+        column=_POSITION,
+        end_line=_POSITION,
+        end_column=_POSITION,
+        api=_TEXT,
+        counts=_FLAG,
+        blocks=_FLAG,
+        applicability={"enum": [str(a) for a in Applicability]},
+        reason={"enum": [*REASONS, None]},
+        effort={"enum": [str(e) for e in Effort]},
+        applied=_FLAG,
+        suppressed=_FLAG,
+        message=_TEXT,
+        advice=_TEXT,
+        fix={"anyOf": [fix, {"type": "null"}]},
+    )
+    file = _object(
+        path=_TEXT,
+        status={"enum": [str(s) for s in Status]},
+        references=_COUNT,
+        **dict.fromkeys(_STATES, _COUNT),
+        error=_TEXT_OR_NULL,
+        held_back=_TEXT_OR_NULL,
+        findings=_list(finding),
+    )
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Report of xla2tpu",
+        **_object(
+            version={"const": VERSION},
+            tool_version=_TEXT,
+            summary=_object(**dict.fromkeys(Summary._fields, _COUNT)),
+            files=_list(file),
+        ),
+    }
+
+
+SCHEMA = _schema()

@@ -1,0 +1,205 @@
+"""What the tool says of its rules: the list, the page of one, the answer about a name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import textwrap
+from typing import Any
+
+from xla2tpu.reasons import REASONS
+from xla2tpu.rules import Api, Case, Rule, RuleSet
+
+# The names under which torch_xla's modules are imported by nearly everyone.
+ALIASES = {
+    "met": "torch_xla.debug.metrics",
+    "pl": "torch_xla.distributed.parallel_loader",
+    "test_utils": "torch_xla.test.test_utils",
+    "xla_model": "torch_xla.core.xla_model",
+    "xm": "torch_xla.core.xla_model",
+    "xmp": "torch_xla.distributed.xla_multiprocessing",
+    "xp": "torch_xla.debug.profiler",
+    "xr": "torch_xla.runtime",
+    "xs": "torch_xla.distributed.spmd",
+    "xser": "torch_xla.utils.serialization",
+    "xu": "torch_xla.utils.utils",
+}
+
+
+def listing(ruleset: RuleSet) -> str:
+    """One line for each rule."""
+    rules = ruleset.rules.values()
+    width = max((len(rule.name) for rule in rules), default=0)
+    return "".join(f"{r.code}  {r.name:{width}}  {r.title}\n" for r in rules)
+
+
+def listing_json(ruleset: RuleSet) -> str:
+    """The same for programs, with all that a rule says."""
+    document = {"version": 1, "rules": [_data(rule) for rule in ruleset.rules.values()]}
+    return json.dumps(document, indent=2) + "\n"
+
+
+def page(rule: Rule) -> str:
+    """All about one rule, as a text."""
+    parts = [
+        f"{rule.code} {rule.name} ({rule.family})\n{rule.title}\n",
+        _wrapped(rule.why),
+        "What is left to you: " + f"{rule.advice} ({rule.effort})\n",
+    ]
+    if rule.apis:
+        parts.append("Names:\n" + "".join(f"  {_api_line(api)}\n" for api in rule.apis.values()))
+    if rule.cases:
+        cases = "".join(f"  {_case_line(case)}\n" for case in rule.cases)
+        parts.append("What becomes of them:\n" + cases)
+    for example in rule.examples[:2]:
+        parts.append("Before:\n" + textwrap.indent(example.before, "    "))
+        if example.after is not None:
+            parts.append("After:\n" + textwrap.indent(example.after, "    "))
+    if rule.references:
+        parts.append("See:\n" + "".join(f"  {link}\n" for link in rule.references))
+    return "\n".join(part if part.endswith("\n") else part + "\n" for part in parts)
+
+
+def answer(ruleset: RuleSet, name: str) -> tuple[str, bool]:
+    """What becomes of a torch_xla name or of a module's names, and whether it is known.
+
+    Usual aliases (``xm.mark_step``) and bare names (``mark_step``) are understood.
+    """
+    found = _meant(ruleset, name)
+    if not found:
+        short = {path.rpartition(".")[2]: path for path in _spellings(ruleset)}
+        close = difflib.get_close_matches(name.rpartition(".")[2], short, n=3)
+        hint = f" Did you mean {', '.join(short[c] for c in close)}?" if close else ""
+        return f"{name}: no rule knows this name.{hint}\n", False
+    if len(found) == 1:
+        return _full(*found[0]), True
+    width = max(len(path) for path, _, _ in found)
+    return "".join(f"{path:{width}}  {rule.code} {rule.title}\n" for path, rule, _ in found), True
+
+
+def answer_json(ruleset: RuleSet, name: str) -> tuple[str, bool]:
+    """The same for programs."""
+    names = [
+        {
+            **_api_data(path, api),
+            "rule": rule.code,
+            "name": rule.name,
+            "why": rule.why,
+            "cases": [_case_data(case) for case in rule.cases],
+            "advice": rule.advice,
+            "effort": str(rule.effort),
+        }
+        for path, rule, api in _meant(ruleset, name)
+    ]
+    document = {"version": 1, "query": name, "names": names}
+    return json.dumps(document, indent=2) + "\n", bool(names)
+
+
+def _spellings(ruleset: RuleSet) -> dict[str, str]:
+    """Names without the ``()`` of values of calls, to the paths of the rules."""
+    paths = (path for rule in ruleset.rules.values() for path in rule.apis)
+    return {path.replace("()", "").removesuffix(".*"): path for path in paths}
+
+
+def _meant(ruleset: RuleSet, name: str) -> list[tuple[str, Rule, Api]]:
+    """What a spelling may mean: a full name, an alias, all of a module, or the last parts."""
+    spellings = _spellings(ruleset)
+    name = name.strip().replace("()", "")
+    head, dot, rest = name.partition(".")
+    full = ALIASES.get(head, head) + dot + rest
+    if full in spellings:
+        paths = [spellings[full]]
+    else:
+        paths = sorted(p for s, p in spellings.items() if s.startswith(full + "."))
+        paths = paths or sorted(p for s, p in spellings.items() if s.endswith("." + name))
+        paths = paths or [full]  # it may lie in a module that is covered as a whole
+    found = [(path, ruleset.lookup(path)) for path in paths]
+    return [(path, *hit) for path, hit in found if hit is not None]
+
+
+def _full(path: str, rule: Rule, api: Api) -> str:
+    lines = [f"{path}: {rule.code} {rule.name}, {rule.title}"]
+    lines += [f"  signature: {s.source}{_span(s.since, s.removed)}" for s in api.signatures]
+    if api.removed is not None:
+        lines.append(f"  gone from torch_xla since {api.removed}")
+    elif api.since is not None:
+        lines.append(f"  in torch_xla since {api.since}")
+    lines += [f"  {_case_line(case)}" for case in rule.cases]
+    lines.append(textwrap.indent(_wrapped("why: " + rule.why), "  ").rstrip())
+    lines.append(f"  by hand: {rule.advice} ({rule.effort})")
+    return "\n".join(lines) + "\n"
+
+
+def _api_line(api: Api) -> str:
+    spans = _span(api.since, api.removed)
+    signatures = " / ".join(s.source for s in api.signatures)
+    return f"{api.path}{signatures}{spans}"
+
+
+def _span(since: str | None, removed: str | None) -> str:
+    words = [f"since {since}"] if since else []
+    words += [f"gone in {removed}"] if removed else []
+    return f"  [{', '.join(words)}]" if words else ""
+
+
+def _case_line(case: Case) -> str:
+    conditions = sorted(case.context)
+    conditions += [f"{name}: {' or '.join(words)}" for name, words in case.args.items()]
+    conditions += [f"used as {word}" for word in sorted(case.used_as)]
+    when = f"{', '.join(conditions)}: " if conditions else ""
+    return f"{when}{_action(case)}"
+
+
+def _action(case: Case) -> str:
+    if case.action == "reason":
+        return f"by hand: {REASONS[case.reason or '']} ({case.reason})"
+    what = {
+        "delete": "removed",
+        "unwrap": "unwrapped",
+        "keep": "kept",
+        "transform": f"rewritten by the transform {case.transform}",
+    }.get(case.action, f"`{(case.template or '').strip()}`")
+    return f"{what} ({case.applicability})"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), 96) + "\n"
+
+
+def _data(rule: Rule) -> dict[str, Any]:
+    return {
+        "code": rule.code,
+        "name": rule.name,
+        "family": rule.family,
+        "title": rule.title,
+        "message": rule.message,
+        "why": rule.why,
+        "fix_title": rule.fix_title,
+        "advice": rule.advice,
+        "effort": str(rule.effort),
+        "references": list(rule.references),
+        "apis": [_api_data(api.path, api) for api in rule.apis.values()],
+        "cases": [_case_data(case) for case in rule.cases],
+    }
+
+
+def _api_data(path: str, api: Api) -> dict[str, Any]:
+    return {
+        "api": path,
+        "signatures": [signature.source for signature in api.signatures],
+        "since": api.since,
+        "removed": api.removed,
+    }
+
+
+def _case_data(case: Case) -> dict[str, Any]:
+    return {
+        "action": case.action,
+        "context": sorted(case.context),
+        "args": {name: list(words) for name, words in case.args.items()},
+        "used_as": sorted(case.used_as),
+        "template": case.template,
+        "transform": case.transform,
+        "reason": case.reason,
+        "applicability": str(case.applicability),
+    }

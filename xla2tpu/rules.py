@@ -1,0 +1,520 @@
+"""Rule files: their classes, the loader, and the look-up of a torch_xla name.
+
+The format is described in ``docs/rule-format.md``. Loading checks the structure only, since it
+stands in the way of every run that has a hit; `validate` looks into signatures, templates,
+helpers and examples.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, cast
+
+import yaml
+
+from xla2tpu.model import Applicability, Effort
+from xla2tpu.reasons import REASONS
+
+ACTIONS = ("delete", "replace", "statement", "unwrap", "keep", "transform", "reason")
+CONTEXTS = frozenset(
+    (
+        "statement",
+        "discarded",
+        "value",
+        "reference",
+        "decorator",
+        "decorator-call",
+        "with-item",
+        "lambda-body",
+    )
+)
+USES = frozenset(("subscript", "attribute", "compare", "len", "truth"))
+USER_FAMILY = "user"
+
+_FLAGS = frozenset(("delete", "unwrap", "keep"))
+_CODE = re.compile(r"XLA\d{3}\Z")
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*\Z")
+_RULE_NEEDS = frozenset(("code", "name", "title", "message", "why", "advice", "effort"))
+_RULE_KEYS = _RULE_NEEDS | frozenset(
+    ("fix-title", "references", "apis", "detector", "tools", "cases", "examples", "ok")
+)
+_CASE_KEYS = frozenset(ACTIONS) | frozenset(
+    (
+        "when",
+        "applicability",
+        "imports",
+        "helpers",
+        "drops",
+        "message",
+        "advice",
+        "fix-title",
+        "effort",
+    )
+)
+_WHEN_KEYS = frozenset(("context", "args", "used-as"))
+_API_KEYS = frozenset(("signature", "since", "removed"))
+_RELEASE_KEYS = frozenset(("from", "signature", "removed"))
+_EXAMPLE_KEYS = frozenset(("before", "after", "unsafe", "left", "settings"))
+_HELPER_KEYS = frozenset(("name", "alternatives", "doc", "imports", "code", "inline"))
+# The C loader is about eight times as fast; PyYAML without libyaml has only the other one.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class RuleError(ValueError):
+    """A rule file is wrong; the message names the file, the rule and the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Parameters of a callable, as ``(wait=False)``, and the releases that had them.
+
+    ``since`` is the first release with it, ``removed`` the first without; None is open.
+    """
+
+    source: str
+    since: str | None = None
+    removed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One torch_xla name that a rule covers; no signatures where it cannot be called."""
+
+    path: str
+    signatures: tuple[Signature, ...] = ()
+    since: str | None = None
+    removed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way in which a name is used, and what becomes of it there.
+
+    Empty ``context``, ``args`` and ``used_as`` hold everywhere. ``template`` is set for
+    ``replace`` and ``statement``, ``transform`` and ``reason`` for the actions of that name.
+    """
+
+    action: str
+    context: frozenset[str] = frozenset()
+    args: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    used_as: frozenset[str] = frozenset()
+    template: str | None = None
+    transform: str | None = None
+    reason: str | None = None
+    applicability: Applicability = Applicability.MANUAL
+    imports: tuple[str, ...] = ()
+    helpers: tuple[str, ...] = ()
+    drops: frozenset[str] = frozenset()
+    message: str | None = None
+    advice: str | None = None
+    fix_title: str | None = None
+    effort: Effort | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A program before and after; ``left`` counts the findings that stay by hand."""
+
+    before: str
+    after: str | None = None
+    unsafe: bool = False
+    left: int | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule file. ``detector`` names code that finds its places where it has no ``apis``;
+    ``tools`` marks a rule about the run itself, such as a file that does not parse.
+    """
+
+    code: str
+    name: str
+    family: str
+    title: str
+    message: str
+    why: str
+    advice: str
+    effort: Effort
+    path: str
+    fix_title: str | None = None
+    references: tuple[str, ...] = ()
+    apis: dict[str, Api] = field(default_factory=dict)
+    cases: tuple[Case, ...] = ()
+    examples: tuple[Example, ...] = ()
+    ok: tuple[str, ...] = ()
+    detector: str | None = None
+    tools: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Helper:
+    """A function or class that goes into a migrated file where PyTorch has no one-line equal."""
+
+    name: str
+    doc: str
+    code: str
+    alternatives: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    inline: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """All rules, sorted by code, and the helpers that their templates call."""
+
+    rules: dict[str, Rule]
+    helpers: dict[str, Helper]
+    _exact: dict[str, tuple[Rule, Api]] = field(default_factory=dict, repr=False)
+    _wildcards: dict[str, tuple[Rule, Api]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        for rule in self.rules.values():
+            for path, api in rule.apis.items():
+                table = self._wildcards if path.endswith(".*") else self._exact
+                other = table.setdefault(path.removesuffix(".*"), (rule, api))[0]
+                if other is not rule:
+                    _fail(rule.path, rule.code, f"apis.{path}", f"already covered by {other.code}")
+
+    def lookup(self, path: str) -> tuple[Rule, Api] | None:
+        """The rule for a full dotted name, values of calls spelled with ``()``.
+
+        An exact entry comes first, then the longest ``prefix.*``, which covers ``prefix`` too.
+        """
+        found = self._exact.get(path)
+        while found is None and path:
+            found = self._wildcards.get(path)
+            path = path.rpartition(".")[0]
+        return found
+
+    def rule(self, code_or_name: str) -> Rule | None:
+        """The rule with this code (any case) or this name."""
+        found = self.rules.get(code_or_name.upper())
+        if found is None:
+            found = next((r for r in self.rules.values() if r.name == code_or_name), None)
+        return found
+
+
+def data_folder() -> str:
+    """Where the rules lie: inside an installed package, else beside it in the checkout."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    for folder in (os.path.join(here, "_rules"), os.path.join(os.path.dirname(here), "rules")):
+        if os.path.isdir(folder):
+            return folder
+    raise RuleError(f"no folder of rules beside {here}")
+
+
+def load_rules(extra: tuple[str, ...] = ()) -> RuleSet:
+    """All rules of the package and those of the ``extra`` files; read once in a process.
+
+    Raises `RuleError` for a wrong file and OSError for one that cannot be read.
+    """
+    return _load(extra)
+
+
+@functools.cache
+def _load(extra: tuple[str, ...]) -> RuleSet:
+    rules: dict[str, Rule] = {}
+    helpers: dict[str, Helper] = {}
+    folder = data_folder()
+    for family in _listing(folder):
+        for file in _listing(os.path.join(folder, family), ".yaml"):
+            path = os.path.join(folder, family, file)
+            for document in _documents(path):
+                if family == "helpers":
+                    helper = _helper(document, path)
+                    helpers[helper.name] = helper
+                else:
+                    _add(rules, _rule(document, path, family))
+    for path in extra:
+        for document in _documents(path):
+            _add(rules, _rule(document, path, USER_FAMILY))
+    return RuleSet(dict(sorted(rules.items())), helpers)
+
+
+def validate(ruleset: RuleSet) -> list[str]:
+    """What is wrong beneath the structure, one line for each; empty when all is well."""
+    from xla2tpu.rulecheck import problems  # it needs ast, which a run does not
+
+    return problems(ruleset)
+
+
+def _listing(folder: str, suffix: str = "") -> list[str]:
+    """Names in a folder, sorted; folders where there is no suffix."""
+    with os.scandir(folder) as entries:
+        return sorted(
+            e.name
+            for e in entries
+            if (e.name.endswith(suffix) if suffix else e.is_dir() and e.name[0] not in "._")
+        )
+
+
+def _documents(path: str) -> list[Any]:
+    with open(path, "rb") as file:
+        text = file.read()
+    try:
+        return [d for d in yaml.load_all(text, _LOADER) if d is not None]
+    except yaml.YAMLError as error:
+        raise RuleError(f"{path}: not valid YAML: {error}") from error
+
+
+def _fail(path: str, code: str, key: str, problem: str) -> NoReturn:
+    raise RuleError(f"{path}: {code}: {key}: {problem}")
+
+
+def _add(rules: dict[str, Rule], rule: Rule) -> None:
+    other = rules.setdefault(rule.code, rule)
+    if other is not rule:
+        _fail(rule.path, rule.code, "code", f"already taken by {other.path}")
+
+
+class _Reader:
+    """Takes the values of one document and fails with file, code and key."""
+
+    def __init__(self, path: str, code: str) -> None:
+        self.path = path
+        self.code = code
+
+    def fail(self, key: str, problem: str) -> NoReturn:
+        _fail(self.path, self.code, key, problem)
+
+    def mapping(
+        self, value: Any, known: frozenset[str], key: str, needs: Iterable[str] = ()
+    ) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self.fail(key, "must be a mapping")
+        for name in value:
+            if name not in known:
+                self.fail(f"{key}.{name}", "unknown key")
+        for name in needs:
+            if value.get(name) is None:
+                self.fail(f"{key}.{name}", "missing")
+        return value
+
+    def text(self, data: Mapping[str, Any], key: str) -> str | None:
+        value = data.get(key)
+        if value is not None and not isinstance(value, str):
+            self.fail(key, "must be a text (quote it)")
+        return value
+
+    def need(self, data: Mapping[str, Any], key: str) -> str:
+        """A text that must be there and not be empty."""
+        value = self.text(data, key)
+        if not value or not value.strip():
+            self.fail(key, "missing")
+        return value
+
+    def texts(self, data: Mapping[str, Any], key: str) -> tuple[str, ...]:
+        """One text or a list of them."""
+        value = data.get(key)
+        if value is None:
+            return ()
+        if isinstance(value, str):
+            return (value,)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self.fail(key, "must be a list of texts")
+        return tuple(value)
+
+    def items(self, data: Mapping[str, Any], key: str) -> list[Any]:
+        value = data.get(key, [])
+        if not isinstance(value, list):
+            self.fail(key, "must be a list")
+        return value
+
+    def flag(self, data: Mapping[str, Any], key: str) -> bool:
+        value = data.get(key, False)
+        if not isinstance(value, bool):
+            self.fail(key, "must be true or false")
+        return value
+
+    def words(self, data: Mapping[str, Any], key: str, known: frozenset[str]) -> frozenset[str]:
+        words = frozenset(self.texts(data, key))
+        for word in sorted(words - known):
+            self.fail(key, f"unknown word {word!r}")
+        return words
+
+    def effort(self, data: Mapping[str, Any]) -> Effort | None:
+        value = data.get("effort")
+        if value is None:
+            return None
+        try:
+            return Effort(value)
+        except ValueError:
+            self.fail("effort", f"must be trivial, small or redesign, not {value!r}")
+
+
+def _rule(document: Any, path: str, family: str) -> Rule:
+    code = document.get("code") if isinstance(document, dict) else None
+    read = _Reader(path, str(code))
+    data = read.mapping(document, _RULE_KEYS, "rule", sorted(_RULE_NEEDS))
+    if not isinstance(code, str) or not _CODE.match(code):
+        read.fail("code", "must be XLA and three digits")
+    name = read.need(data, "name")
+    if not _NAME.match(name):
+        read.fail("name", "must be lower-case words with hyphens")
+    if family != USER_FAMILY and os.path.basename(path) != f"{code}_{name}.yaml":
+        read.fail("name", f"the file must be called {code}_{name}.yaml")
+    tools = read.flag(data, "tools")
+    detector = read.text(data, "detector")
+    apis = data.get("apis")
+    if (apis is not None) + (detector is not None) + tools != 1:
+        read.fail("apis", "exactly one of apis, detector and tools must be given")
+    if apis is not None and (not isinstance(apis, dict) or not apis):
+        read.fail("apis", "must be a mapping of names to signatures")
+    cases = tuple(
+        _case(case, read, f"cases[{i}]") for i, case in enumerate(read.items(data, "cases"))
+    )
+    if apis is not None and not cases:
+        read.fail("cases", "missing")
+    return Rule(
+        code=code,
+        name=name,
+        family=family,
+        title=read.need(data, "title"),
+        message=read.need(data, "message"),
+        why=read.need(data, "why").strip(),
+        fix_title=read.text(data, "fix-title"),
+        advice=read.need(data, "advice").strip(),
+        effort=cast(Effort, read.effort(data)),
+        references=read.texts(data, "references"),
+        apis={str(api): _api(str(api), value, read) for api, value in (apis or {}).items()},
+        cases=cases,
+        examples=tuple(
+            _example(example, read, f"examples[{i}]")
+            for i, example in enumerate(read.items(data, "examples"))
+        ),
+        ok=read.texts(data, "ok"),
+        path=path,
+        detector=detector,
+        tools=tools,
+    )
+
+
+def _api(path: str, value: Any, read: _Reader) -> Api:
+    key = f"apis.{path}"
+    if value is None:
+        return Api(path)
+    if isinstance(value, str):
+        return Api(path, (Signature(value),))
+    if isinstance(value, list):
+        signatures = []
+        for item in value:
+            data = read.mapping(item, _RELEASE_KEYS, key, ("from", "signature"))
+            signatures.append(
+                Signature(
+                    read.need(data, "signature"),
+                    _release(data, "from", read, key),
+                    _release(data, "removed", read, key),
+                )
+            )
+        if not signatures:
+            read.fail(key, "must not be empty")
+        # The name itself is as old as its first signature and gone with its last.
+        return Api(path, tuple(signatures), None, signatures[-1].removed)
+    data = read.mapping(value, _API_KEYS, key)
+    source = read.text(data, "signature")
+    since, removed = (_release(data, word, read, key) for word in ("since", "removed"))
+    return Api(path, (Signature(source, since, removed),) if source else (), since, removed)
+
+
+def _release(data: Mapping[str, Any], word: str, read: _Reader, key: str) -> str | None:
+    value = data.get(word)
+    # Unquoted, 2.10 would be read as the number 2.1.
+    if value is not None and not isinstance(value, str):
+        read.fail(f"{key}.{word}", "must be a quoted release")
+    return value
+
+
+def _case(document: Any, read: _Reader, key: str) -> Case:
+    data = read.mapping(document, _CASE_KEYS, key)
+    actions = [word for word in ACTIONS if word in data]
+    if len(actions) != 1:
+        read.fail(key, f"exactly one action is needed, not {len(actions)}")
+    action = actions[0]
+    if action in _FLAGS and data[action] is not True:
+        read.fail(f"{key}.{action}", "must be true")
+    text = None if action in _FLAGS else read.need(data, action)
+    if action == "reason" and text not in REASONS:
+        read.fail(f"{key}.reason", f"unknown reason {text!r}")
+    when = read.mapping(data.get("when", {}), _WHEN_KEYS, f"{key}.when")
+    context = read.words(when, "context", CONTEXTS)
+    if action == "statement" and context != {"statement"}:
+        read.fail(f"{key}.statement", "needs `when: {context: statement}`")
+    return Case(
+        action=action,
+        context=context,
+        args=_conditions(when, read, f"{key}.when.args"),
+        used_as=read.words(when, "used-as", USES),
+        template=text if action in ("replace", "statement") else None,
+        transform=text if action == "transform" else None,
+        reason=text if action == "reason" else None,
+        applicability=_applicability(data, action, read, key),
+        imports=read.texts(data, "imports"),
+        helpers=read.texts(data, "helpers"),
+        drops=frozenset(read.texts(data, "drops")),
+        message=read.text(data, "message"),
+        advice=read.text(data, "advice"),
+        fix_title=read.text(data, "fix-title"),
+        effort=read.effort(data),
+    )
+
+
+def _applicability(data: Mapping[str, Any], action: str, read: _Reader, key: str) -> Applicability:
+    value = data.get("applicability", "safe" if action == "keep" else None)
+    if action == "reason":
+        if value is not None:
+            read.fail(f"{key}.applicability", "does not go with a reason")
+        return Applicability.MANUAL
+    if value not in ("safe", "unsafe"):
+        read.fail(f"{key}.applicability", "must be safe or unsafe")
+    return Applicability(value)
+
+
+def _conditions(when: Mapping[str, Any], read: _Reader, key: str) -> dict[str, tuple[str, ...]]:
+    conditions = when.get("args", {})
+    if not isinstance(conditions, dict):
+        read.fail(key, "must be a mapping of parameters")
+    # A literal may be written bare: YAML's false is Python's False.
+    return {
+        str(name): tuple(str(word) for word in (words if isinstance(words, list) else [words]))
+        for name, words in conditions.items()
+    }
+
+
+def _example(document: Any, read: _Reader, key: str) -> Example:
+    data = read.mapping(document, _EXAMPLE_KEYS, key, ("before",))
+    left = data.get("left")
+    if left is not None and (not isinstance(left, int) or isinstance(left, bool) or left < 1):
+        read.fail(f"{key}.left", "must be a number of findings")
+    if left is None and "after" not in data:
+        read.fail(f"{key}.after", "missing; give `left` where a person must act")
+    settings = data.get("settings", {})
+    if not isinstance(settings, dict):
+        read.fail(f"{key}.settings", "must be a mapping")
+    return Example(
+        before=read.need(data, "before"),
+        after=read.text(data, "after"),
+        unsafe=read.flag(data, "unsafe"),
+        left=left,
+        settings={str(name): str(value) for name, value in settings.items()},
+    )
+
+
+def _helper(document: Any, path: str) -> Helper:
+    read = _Reader(path, "helper")
+    data = read.mapping(document, _HELPER_KEYS, "helper")
+    name = read.need(data, "name")
+    if os.path.basename(path) != f"{name}.yaml":
+        read.fail("name", f"the file must be called {name}.yaml")
+    return Helper(
+        name=name,
+        doc=read.need(data, "doc"),
+        code=read.need(data, "code"),
+        alternatives=read.texts(data, "alternatives"),
+        imports=read.texts(data, "imports"),
+        inline=read.text(data, "inline"),
+    )

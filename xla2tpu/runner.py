@@ -1,0 +1,230 @@
+"""One run: find the files, ask the engine, write what it gives back, collect the results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from xla2tpu import discover
+from xla2tpu.config import Config, ConfigError, Configs
+from xla2tpu.model import FileResult, Finding, Mode, Settings, Status, state_of
+
+Progress = Callable[..., None]
+
+
+class Refused(Exception):
+    """The run does not begin, or does not write; the message says why and what to do."""
+
+
+class Request(NamedTuple):
+    """What the command line asks for. ``select`` and ``ignore`` replace the configured ones
+    where they are not None; ``jobs`` is the number of processes at most.
+    """
+
+    paths: tuple[str, ...] = (".",)
+    mode: Mode = Mode.CHECK
+    unsafe: bool = False
+    partial: bool = False
+    todo: bool = True
+    any_hardware: bool = False
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] | None = None
+    config: str | None = None
+    force_exclude: bool = False
+    helpers_module: str | None = None
+    jobs: int = 1
+    with_fixes: bool = False
+    diff: bool = False
+    out_dir: str | None = None
+    allow_dirty: bool = False
+
+
+@dataclass
+class Run:
+    """What came out. ``notes`` are lines for the person at the terminal."""
+
+    mode: Mode
+    results: list[FileResult]
+    diff: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def changed(self) -> list[FileResult]:
+        """Files whose text the run changed, or would change."""
+        return [r for r in self.results if r.output is not None]
+
+    @property
+    def errors(self) -> list[FileResult]:
+        """Files that could not be read, decoded or written, or on which the tool failed."""
+        return [r for r in self.results if r.error is not None]
+
+    def exit_status(self, exit_zero: bool = False) -> int:
+        """0 nothing left, 1 something left or different, 2 errors."""
+        if self.errors:
+            return 2
+        if exit_zero:
+            return 0
+        differs = self.diff and bool(self.changed)
+        return int(differs or any(is_left(f) for r in self.results for f in r.findings))
+
+
+def is_left(finding: Finding) -> bool:
+    """Whether the place still stands after the run, and nobody said to leave it."""
+    return state_of(finding) in ("fixable", "manual")
+
+
+def settings_for(path: str, config: Config, request: Request, root: str | None) -> Settings:
+    """The settings of one file; its per-file ignores are already among the ignored codes."""
+    ignore = config.ignored_in(path) if request.ignore is None else request.ignore
+    return Settings(
+        mode=request.mode,
+        unsafe=request.unsafe,
+        # A selection of codes would hold back nearly every file as a whole.
+        partial=request.partial or request.select is not None,
+        todo=request.todo,
+        any_hardware=request.any_hardware,
+        select=config.select if request.select is None else request.select,
+        ignore=ignore,
+        exclude=config.exclude,
+        rule_files=config.rule_files,
+        helpers_module=request.helpers_module or config.helpers_module,
+        source_version=config.source_version,
+        device=config.device,
+        root=root,
+        with_fixes=request.with_fixes,
+    )
+
+
+def run(request: Request, progress: Callable[[int], Progress] | None = None) -> Run:
+    """Do what ``request`` says. ``progress`` gets the number of files and gives the callback
+    that is called after each.
+
+    Raises `Refused` and `config.ConfigError` before anything is written.
+    """
+    if request.out_dir is not None:
+        from xla2tpu import writer
+
+        try:
+            writer.check_out_dir(request.out_dir)
+        except writer.WriteError as error:
+            raise Refused(f"--out-dir {error}") from error
+    configs = Configs(request.config)
+    found = discover.discover(request.paths, configs, request.force_exclude)
+    trees: dict[str, str | None] = {}
+    files: list[tuple[str, Settings]] = []
+    for file in found.files:
+        config = configs.of(file.path)
+        root = configs.root(file.path, file.tree)
+        files.append((file.path, settings_for(file.path, config, request, root)))
+        trees[file.path] = file.tree
+    done = Run(request.mode, [FileResult(p, Status.ERROR, error=e) for p, e in found.errors])
+    done.diff = request.diff
+    if files:
+        from xla2tpu import engine
+
+        callback = progress(len(files)) if progress is not None else None
+        results = engine.run_project(files, request.jobs, callback)
+        if any(result.mentions_torch_xla or result.findings for result in results):
+            _check_codes({settings for _, settings in files})
+        done.results += results
+    elif not found.errors:
+        done.notes.append("no Python files found")
+    done.results.sort(key=lambda result: result.path.split(os.sep))
+    _write(done, request, trees)
+    return done
+
+
+def run_stdin(data: bytes, filename: str | None, request: Request) -> Run:
+    """The same for one source text that is not on the disk; nothing is written."""
+    configs = Configs(request.config)
+    path = "-" if filename is None else discover.shown(filename)
+    if request.force_exclude and filename is not None and discover.excluded(filename, configs):
+        return Run(request.mode, [], request.diff)
+    config = configs.of(path)
+    root = None if filename is None else configs.root(filename, None)
+    from xla2tpu import engine
+
+    result = engine.run_source(data, path, settings_for(path, config, request, root))
+    return Run(request.mode, [result], request.diff)
+
+
+def _check_codes(all_settings: set[Settings]) -> None:
+    """Raise `ConfigError` for a code prefix that no rule has: it would give a false all clear."""
+    given = {
+        (prefix, settings.rule_files)
+        for settings in all_settings
+        for prefix in (*settings.select, *settings.ignore)
+    }
+    if given:
+        from xla2tpu.rules import load_rules
+
+        for prefix, rule_files in sorted(given):
+            if not any(code.startswith(prefix) for code in load_rules(rule_files).rules):
+                raise ConfigError(
+                    f"no rule has a code that starts with {prefix}; `xla2tpu rules` lists them"
+                )
+
+
+def _write(done: Run, request: Request, trees: dict[str, str | None]) -> None:
+    if request.diff or request.mode is Mode.CHECK:
+        return
+    changed = done.changed
+    if request.out_dir is not None:
+        _write_copy(done, request.paths, request.out_dir)
+        return
+    if changed and request.mode is Mode.MIGRATE and not request.allow_dirty:
+        _refuse_dirty(done, changed)
+    from xla2tpu import writer
+
+    for result in changed:
+        assert result.output is not None
+        tree = trees.get(result.path)
+        try:
+            writer.write(result.path, result.output, tree, result.source)
+        except writer.WriteError as error:
+            _fail(result, str(error))
+
+
+def _write_copy(done: Run, paths: Sequence[str], out_dir: str) -> None:
+    from xla2tpu import writer
+
+    outputs = {r.path: r.output for r in done.changed if r.output is not None}
+    try:
+        writer.copy_tree([p for p in paths if os.path.exists(p)], out_dir, outputs)
+    except writer.WriteError as error:
+        raise Refused(f"--out-dir {error}") from error
+    done.notes.append(f"the migrated copy is in {out_dir}")
+
+
+def _refuse_dirty(done: Run, changed: list[FileResult]) -> None:
+    """Raise `Refused` where git could not bring a file back; say so where there is no git."""
+    from xla2tpu import git
+
+    try:
+        dirty, outside = git.changed_files(r.path for r in changed if os.path.lexists(r.path))
+    except git.GitError as error:
+        raise Refused(
+            f"cannot tell whether files have uncommitted changes ({error}); "
+            "nothing was changed; --allow-dirty goes on without the question"
+        ) from error
+    if dirty:
+        names = "".join(f"\n  {path}" for path in dirty[:10])
+        more = f"\n  and {len(dirty) - 10} more" if len(dirty) > 10 else ""
+        raise Refused(
+            f"{len(dirty)} of the files to change have uncommitted changes:{names}{more}\n"
+            "nothing was changed; commit or stash them first, or give --allow-dirty"
+        )
+    if outside:
+        done.notes.append(
+            f"{len(outside)} changed files are not under version control: there is no undo"
+        )
+
+
+def _fail(result: FileResult, error: str) -> None:
+    """Turn a result into an error: the file stands as it was, so nothing was applied."""
+    result.status = Status.ERROR
+    result.error = error
+    result.output = None
+    result.findings = [replace(f, applied=False) if f.applied else f for f in result.findings]

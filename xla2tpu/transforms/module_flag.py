@@ -1,0 +1,32 @@
+"""A torch_xla module used as a flag: ``xm is not None`` asks whether torch_xla is installed."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from xla2tpu.changes import Builder
+from xla2tpu.match import is_truth_test
+from xla2tpu.sites import Change, Site
+
+_SPEC = 'importlib.util.find_spec("torch_tpu")'
+_IMPORTS = ["import importlib.util"]
+
+
+def module_flag(site: Site, builder: Builder) -> Change | str:
+    """Ask for torch_tpu instead, in comparisons with None and in truth tests."""
+    tree, node = builder.tree, site.expression
+    parent = tree.parent(node)
+    if isinstance(parent, cst.Comparison) and len(parent.comparisons) == 1:
+        target = parent.comparisons[0]
+        if isinstance(target.comparator, cst.Name) and target.comparator.value == "None":
+            if isinstance(target.operator, (cst.Is, cst.Equal)):
+                return builder.replace(site, f"{_SPEC} is None", _IMPORTS, node=parent)
+            return builder.replace(site, f"{_SPEC} is not None", _IMPORTS, node=parent)
+    if is_truth_test(tree, node):
+        return builder.replace(site, f"{_SPEC} is not None", _IMPORTS)
+    if isinstance(parent, cst.Arg):
+        call = tree.parent(parent)
+        if isinstance(call, cst.Call) and isinstance(call.func, cst.Name):
+            if call.func.value in ("hasattr", "getattr", "setattr", "vars", "dir"):
+                return "dynamic-access"
+    return "value-escapes"
