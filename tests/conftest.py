@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import re
+import tempfile
 import tokenize
 import warnings
 from collections import Counter
@@ -37,13 +38,11 @@ def check_noop(source: str | bytes, **settings: Any) -> FileResult:
     return result
 
 
-def check_transformed(
-    before: str | bytes, after: str | bytes, *, path: str = "example.py", **settings: Any
-) -> FileResult:
+def check_transformed(before: str | bytes, after: str | bytes, **settings: Any) -> FileResult:
     """Assert that a migration makes ``after`` of ``before`` and does no other harm."""
     old = before.encode() if isinstance(before, str) else before
     expected = after.encode() if isinstance(after, str) else after
-    result = _migrate(old, settings, path)
+    result = _migrate(old, settings)
     assert result.error is None
     new = old if result.output is None else result.output
     assert new.decode("latin-1") == expected.decode("latin-1")
@@ -52,9 +51,11 @@ def check_transformed(
     return result
 
 
-def _migrate(data: bytes, settings: dict[str, Any], path: str = "example.py") -> FileResult:
-    migration = Settings(mode=Mode.MIGRATE, unsafe=True)
-    return engine.run_source(data, path, replace(migration, **settings))
+def _migrate(data: bytes, settings: dict[str, Any]) -> FileResult:
+    # A project of its own: the files around the tests must not lend it any names.
+    with tempfile.TemporaryDirectory() as root:
+        migration = Settings(mode=Mode.MIGRATE, unsafe=True, root=root)
+        return engine.run_source(data, f"{root}/example.py", replace(migration, **settings))
 
 
 def check_harmless(old: bytes, new: bytes, result: FileResult) -> None:

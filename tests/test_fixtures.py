@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import check_harmless, check_transformed
 
-from xla2tpu import engine
+from xla2tpu import batch, engine
 from xla2tpu.model import FileResult, Mode, Settings, Status
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
@@ -22,7 +22,7 @@ def test_program(name: str, tmp_path: Path, pytestconfig: pytest.Config) -> None
     work = tmp_path / name
     shutil.copytree(before, work)
     results = _migrate(work)
-    assert [r.path for r in results if r.error] == []
+    assert [(r.path, r.error) for r in results if r.error] == []
     for result in results:
         old = Path(result.path).read_bytes()
         check_harmless(old, result.output or old, result)
@@ -36,11 +36,12 @@ def test_program(name: str, tmp_path: Path, pytestconfig: pytest.Config) -> None
 
 
 @pytest.mark.parametrize("name", HARD)
-def test_hard(name: str, pytestconfig: pytest.Config) -> None:
+def test_hard(name: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     before = (FIXTURES / "hard" / f"{name}.before.py").read_bytes()
     expected = FIXTURES / "hard" / f"{name}.after.py"
     if pytestconfig.getoption("--update-fixtures"):
-        result = engine.run_source(before, "example.py", Settings(mode=Mode.MIGRATE, unsafe=True))
+        settings = Settings(mode=Mode.MIGRATE, unsafe=True, root=str(tmp_path))
+        result = engine.run_source(before, str(tmp_path / "example.py"), settings)
         expected.write_bytes(before if result.output is None else result.output)
     check_transformed(before, expected.read_bytes())
 
@@ -51,9 +52,17 @@ def test_names_of_other_projects_give_no_finding() -> None:
     assert (result.findings, result.status) == ([], Status.CLEAN)
 
 
+def test_wrong_encoding_is_an_error_and_changes_nothing() -> None:
+    data = b"import torch_xla.core.xla_model as xm\nname = 'K\xf6ln'\nxm.mark_step()\n"
+    result = engine.run_source(data, "example.py", Settings(mode=Mode.MIGRATE, unsafe=True))
+    assert (result.status, result.output) == (Status.ERROR, None)
+    assert result.error is not None
+    assert result.error.startswith("line 2: ")
+
+
 def _migrate(root: Path) -> list[FileResult]:
     settings = Settings(mode=Mode.MIGRATE, unsafe=True, root=str(root))
-    return engine.run_project([(str(p), settings) for p in sorted(root.rglob("*.py"))])
+    return batch.run_project([(str(p), settings) for p in sorted(root.rglob("*.py"))])
 
 
 def _tree(root: Path) -> dict[str, str]:

@@ -132,6 +132,11 @@ class Builder:
             match value:
                 case cst.BooleanOperation() if syntax.is_pure(value.left):
                     value = value.right
+                case cst.IfExp() if syntax.is_pure(value.test):
+                    other = value.orelse if self.tree.is_within(target, value.body) else value.body
+                    if not syntax.is_pure(other):
+                        return False
+                    value = value.body if other is value.orelse else value.orelse
                 case _:
                     return False
         return True

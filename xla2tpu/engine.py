@@ -295,6 +295,11 @@ class _Run:
         settings = self.settings
         available = [s for s in self.reported if s.fixable and s not in self.suppressed]
         everything = self._assemble(available)
+        for site in available:
+            if site.fixable and site.change is not None and site.change.swaps:
+                if site not in everything.applied:
+                    site.refuse("uses-remain")
+        available = [s for s in available if s.fixable]
         complete = self._is_complete(everything)
         wanted = available
         if not settings.unsafe:
@@ -471,6 +476,8 @@ class _Run:
     def _desired_markers(self, assembly: Assembly | None) -> dict[int, list[tuple[str, str]]]:
         """The line (from 1) that each marker stands above, with code and advice."""
         desired: dict[int, list[tuple[str, str]]] = {}
+        if self.hardware is not None and not self.settings.any_hardware:
+            return desired
         applied = assembly.applied if assembly is not None else set()
         left = [
             s for s in self.reported
@@ -577,7 +584,8 @@ def _star_of_xla(star: cst.ImportFrom) -> bool:
 def apply_edits(data: bytes, edits: Iterable[Edit], encoding: str = "utf-8") -> bytes:
     """The bytes with the edits made, from the end, so that positions stay right."""
     out = data
-    for edit in sorted(edits, key=lambda e: (e.start, e.end), reverse=True):
+    # Reversed rather than sorted in reverse, so that insertions at one place keep their order.
+    for edit in reversed(sorted(edits, key=lambda e: (e.start, e.end))):
         out = out[: edit.start] + edit.content.encode(encoding) + out[edit.end :]
     return out
 

@@ -51,8 +51,7 @@ class Literals:
             site = self._string(node, scope)
             if site is not None:
                 found.append(site)
-        if self.uses_torch_xla:
-            found.extend(self._guards())
+        found.extend(self._guards())
         return found
 
     # -- strings -----------------------------------------------------------------------------
@@ -212,7 +211,7 @@ class Literals:
             return
         for binding in self.tree.bindings:
             path = binding.path or ""
-            if path.split(".")[0] not in _GUARD_PACKAGES or not _GUARD_NAMES.search(path):
+            if path.split(".")[0] not in _GUARD_PACKAGES or not self._is_guard(path):
                 continue
             if self.builder.names.is_local(path.split(".")[0]):
                 continue
@@ -221,6 +220,12 @@ class Literals:
                 if scope.owner(binding.name) is home:
                     yield self._guard(rule, load, path, scope)
         yield from self._dotted_guards(rule)
+
+    def _is_guard(self, path: str) -> bool:
+        """Whether a name is such a test; some names mean another thing in newer releases."""
+        if not _GUARD_NAMES.search(path):
+            return False
+        return self.uses_torch_xla or "xla" in path.rpartition(".")[2].lower()
 
     def _guard(self, rule: Rule, load: cst.BaseExpression, path: str, scope: Scope) -> Site:
         parent = self.tree.parent(load)
@@ -236,7 +241,7 @@ class Literals:
                 node: cst.BaseExpression = load
                 while isinstance(up := self.tree.parent(node), cst.Attribute) and up.value is node:
                     node = up
-                if node is load or not _GUARD_NAMES.search(dotted(node) or ""):
+                if node is load or not self._is_guard(dotted(node) or ""):
                     continue
                 path = self.builder.meaning(node, scope)
                 if path and path.split(".")[0] in _GUARD_PACKAGES:

@@ -14,7 +14,7 @@ from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
 from xla2tpu.names import Names
 from xla2tpu.rules import Case, RuleSet
-from xla2tpu.signatures import bind_api
+from xla2tpu.signatures import bind_api, parse
 from xla2tpu.sites import Change, Reference, Site
 from xla2tpu.template import compile_template
 from xla2tpu.tree import Tree
@@ -52,7 +52,16 @@ class Matcher:
         for site, reference in zip(sites, references, strict=True):
             if site.reason is None:
                 self._choose(site, reference, by_expression, by_node)
+            if "()." in site.path:
+                site.makers = self._makers(site, by_expression)
+        self.builder.naming.vacated = lambda name: self._is_vacated(name, sites)
         return sites
+
+    def _is_vacated(self, name: str, sites: list[Site]) -> bool:
+        uses = [s for s in sites if s.root is not None and s.root.value == name]
+        if self.builder.settings.unsafe:
+            return all(s.fixable for s in uses)
+        return all(s.applicability is Applicability.SAFE for s in uses)
 
     def _site(self, reference: Reference) -> Site:
         path = reference.path
@@ -194,13 +203,21 @@ class Matcher:
             used, stars = _placeholders(case)
         for name, arg in bound.args.items():
             if name in used:
+                if name in _repeated(case) and not self.builder.droppable(arg.value, site.scope):
+                    return "argument-side-effects"
                 continue
             if name not in case.args and name not in case.drops:
                 return "argument-not-supported"
             if not self.builder.droppable(arg.value, site.scope):
                 return "argument-side-effects"
-        if (bound.variadic or bound.keywords) and not stars and case.action != "keep":
+        variadic = [*bound.variadic, *bound.keywords]
+        if not variadic or stars or case.action == "keep":
+            return None
+        names = {p.name for s in site.api.signatures for p in parse(s.source) if "arg" in p.kind} if site.api else set()
+        if not names & case.drops or any(a.star for a in variadic):
             return "argument-not-supported"
+        if not all(self.builder.droppable(a.value, site.scope) for a in variadic):
+            return "argument-side-effects"
         return None
 
     # -- sites that depend on others ------------------------------------------------------------
@@ -219,14 +236,17 @@ class Matcher:
 
     def _follow_maker(self, site: Site, by_expression: dict[int, Site]) -> None:
         """A method of a value is mended where the value is made."""
-        makers: list[Site] = []
+        self._depend(site, self._makers(site, by_expression))
+
+    def _makers(self, site: Site, by_expression: dict[int, Site]) -> list[Site]:
+        """The calls that make the value whose attribute the site is."""
         node = site.node
         if isinstance(node, cst.Attribute) and id(node.value) in by_expression:
-            makers = [by_expression[id(node.value)]]
-        elif site.meaning is not None:
-            values = [b.value for b in site.meaning.bindings if b.value is not None]
-            makers = [by_expression[id(v)] for v in values if id(v) in by_expression]
-        self._depend(site, makers)
+            return [by_expression[id(node.value)]]
+        if site.meaning is None:
+            return []
+        values = [b.value for b in site.meaning.bindings if b.value is not None]
+        return [by_expression[id(v)] for v in values if id(v) in by_expression]
 
     def _depend(self, site: Site, makers: list[Site]) -> None:
         site.follows = makers
@@ -248,6 +268,12 @@ class Matcher:
         for site in sites:
             if site.fixable and site.case is not None and site.change is None:
                 self._build(site, site.case)
+        for site in sites:
+            # A value with one attribute that cannot be served keeps its maker as well.
+            if not site.fixable:
+                for maker in site.makers:
+                    if maker.fixable:
+                        maker.refuse(site.reason or "value-escapes")
         settle_dependents(sites)
 
     def _build(self, site: Site, case: Case) -> None:
@@ -301,6 +327,15 @@ def _placeholders_of(template: str, block: bool) -> tuple[frozenset[str], bool]:
     compiled = compile_template(template, block)
     named = frozenset(s.name for s in compiled.slots if not s.stars)
     return named, any(s.stars for s in compiled.slots)
+
+
+def _repeated(case: Case) -> set[str]:
+    """The parameters that a case's template takes more than once."""
+    if case.template is None:
+        return set()
+    compiled = compile_template(case.template.strip("\n"), case.action == "statement")
+    names = [s.name for s in compiled.slots]
+    return {n for n in names if names.count(n) > 1}
 
 
 def _placeholders(case: Case) -> tuple[set[str], bool]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import libcst as cst
 
-from xla2tpu.names import Names
+from xla2tpu.names import Names, is_torch_xla
 from xla2tpu.rules import Helper, RuleSet
 from xla2tpu.tree import Binding, Scope, Tree, dotted
 
@@ -50,6 +51,8 @@ class Naming:
         self.names = names
         self.rules = rules
         self._helper_names: dict[str, str] = {}
+        # Whether all uses of a name that torch_xla is imported by are going to be rewritten.
+        self.vacated: Callable[[str], bool] = lambda name: False
 
     def local(self, needed: Import, scope: Scope) -> tuple[str, str | None]:
         """The text for a module or name in ``scope``, and the import statement to add or None."""
@@ -120,12 +123,22 @@ class Naming:
 
     def _choose(self, helper: Helper) -> str:
         for name in (helper.name, *helper.alternatives):
-            if self.present(helper, name) or name not in self.tree.names:
+            if self.present(helper, name) or self._may_take(name):
                 return name
         name = f"{helper.name}_"
         while name in self.tree.names and not self.present(helper, name):
             name = f"{name}_"
         return name
+
+    def _may_take(self, name: str) -> bool:
+        """Whether a helper may be called so: the name is free, or torch_xla's and gets free."""
+        if name not in self.tree.names:
+            return True
+        bindings = [b for b in self.tree.bindings if b.name == name]
+        ours = bool(bindings) and all(
+            is_torch_xla(b.path) and b.scope.parent is None for b in bindings
+        )
+        return ours and self.vacated(name)
 
     def present(self, helper: Helper, name: str) -> bool:
         """Whether the file already holds the helper under ``name``, or imports it by that name.
@@ -137,7 +150,8 @@ class Naming:
             return False
         node = bindings[0].statement
         if bindings[0].kind == "from":
-            return bindings[0].path is not None and bindings[0].path.endswith(f".{helper.name}")
+            path = bindings[0].path or ""
+            return not is_torch_xla(path) and path.endswith(f".{helper.name}")
         if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
             return node.get_docstring() == helper.doc
         return False

@@ -83,7 +83,7 @@ class _Placer:
         for (_, text), host in inner.items():
             edits.append(self._in_place(text, host))
         if codes:
-            edits.append(self._helpers(codes, first_use))
+            edits.append(self._helpers(codes, first_use, bool(here)))
         return edits
 
     def _note(self, here: dict[str, int | None], text: str, use: int | None) -> None:
@@ -131,13 +131,18 @@ class _Placer:
         from xla2tpu.plan import Text
 
         places: dict[int, list[tuple[str, bool]]] = {}
-        for text, use in sorted(here.items(), key=lambda i: _sort_key(i[0])):
+        ordered = sorted(here.items(), key=lambda i: (not _is_stdlib(i[0]), _sort_key(i[0])))
+        for text, use in ordered:
             at, after_blank = self._place(text, use)
             places.setdefault(at, []).append((text, after_blank))
         edits = []
         newline = self.plan.newline
         for at, texts in places.items():
-            content = "".join(f"{t}{newline}" for t, _ in texts)
+            content = ""
+            for index, (text, _) in enumerate(texts):
+                if index and _is_stdlib(text) != _is_stdlib(texts[index - 1][0]):
+                    content += newline
+                content += f"{text}{newline}"
             if at == len(self.tree.text) and self.tree.text and self.tree.text[-1] not in "\r\n":
                 content = newline + content.removesuffix(newline)
             if texts[0][1]:
@@ -159,7 +164,7 @@ class _Placer:
             if not self._gone(i) and _package(self._text(i)) == package
             and self._text(i).split(" ")[0] == text.split(" ")[0]
         ]  # fmt: skip
-        if package in sys.stdlib_module_names:
+        if _is_stdlib(text):
             return self._place_stdlib(text, leading)
         before = [i for i in same if _sort_key(self._text(i)) <= _sort_key(text)]
         if before:
@@ -172,14 +177,11 @@ class _Placer:
                 return self._after(plain[-1]), False
         gone = [i for i in leading if self._gone(i) or self._mentions_xla(i)]
         if gone:
-            return self._after(gone[0]), False
+            first = gone[0]
+            return (self._after(first) if self._gone(first) else self._before(first)), False
         if leading:
             return self._after(leading[-1]), False
-        if limit <= self.head and limit < len(self.body) and use is not None:
-            return self._before(limit), True
-        if self.head < len(self.body):
-            return self._before(self.head), True
-        return self._end(), False
+        return self._at_head(min(limit, self.head) if use is not None else self.head)
 
     def _leading(self, imports: list[int]) -> list[int]:
         """The imports of the block at the top: those before the first def, class or long code."""
@@ -201,10 +203,17 @@ class _Placer:
             return self._after(before[-1]), False
         if std:
             return self._before(std[0]), False
-        if leading:
-            return self._before(leading[0]), True
-        if self.head < len(self.body):
-            return self._before(self.head), True
+        stay = [i for i in leading if not self._gone(i)]
+        if leading and not stay:
+            return self._after(leading[0]), False
+        if stay:
+            return self._before(stay[0]), True
+        return self._at_head(self.head)
+
+    def _at_head(self, index: int) -> tuple[int, bool]:
+        """Before the first statement, with a blank line after it if that stays."""
+        if index < len(self.body):
+            return self._before(index), not self._gone(index)
         return self._end(), False
 
     def _gone(self, index: int) -> bool:
@@ -243,7 +252,7 @@ class _Placer:
 
     # -- helpers -----------------------------------------------------------------------------
 
-    def _helpers(self, codes: list[str], use: int | None) -> Text:
+    def _helpers(self, codes: list[str], use: int | None, imports_added: bool) -> Text:
         from xla2tpu.plan import Text
 
         newline = self.plan.newline
@@ -264,6 +273,8 @@ class _Placer:
                 blanks += 1
             more = newline * max(0, 2 - blanks) if leading[-1] + 1 < len(self.body) else ""
             lead = "" if at == 0 or self.tree.text[at - 1] in "\r\n" else newline
+            if not imports_added and all(self._gone(i) for i in range(leading[-1] + 1)):
+                block = ""
             return Text(at, at, f"{lead}{block}{text}{newline}{more}", 2)
         index = min(limit, self.head)
         if index < len(self.body):
@@ -299,6 +310,10 @@ def _from_module(node: cst.CSTNode) -> str | None:
         if isinstance(module, cst.Name):
             return module.value
     return None
+
+
+def _is_stdlib(text: str) -> bool:
+    return _package(text) in sys.stdlib_module_names
 
 
 def _package(text: str) -> str:

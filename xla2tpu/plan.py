@@ -119,7 +119,7 @@ class Plan:
             vanished = _Vanished(self.tree, settled, replaced, kept, decorators)
             news = [
                 g for g in self.groups
-                if g not in removed and self._is_removable(g, vanished, active, uses, deleted)
+                if g not in removed and self._is_removable(g, vanished, active, uses)
             ]  # fmt: skip
             if not news:
                 break
@@ -129,6 +129,9 @@ class Plan:
                     self._remove(binding, deleted, partial, swaps)
         settled = suites.settle(deleted.values(), whole)
         vanished = _Vanished(self.tree, settled, replaced, kept, decorators)
+        idle = {s for g in self.groups if g not in removed for s in g.guards}
+        active -= idle
+        swaps = {k: n for s in active if s.change for n in s.change.swaps for k in (id(n),)}
         applied = active | {s for s in self.sites if vanished.has(s.expression)}
         applied |= self._covered(applied, replaced, kept)
         applied = {
@@ -172,7 +175,6 @@ class Plan:
         vanished: _Vanished,
         active: set[Site],
         uses: set[str],
-        deleted: dict[int, cst.CSTNode],
     ) -> bool:
         if group.name in uses and not group.torch_xla:
             return False
@@ -181,11 +183,32 @@ class Plan:
         if group.top and (group.name in self.tree.exported or self.pinned(group.name)):
             return False
         if group.torch_xla:
+            if not all(
+                self._may_swap(g, vanished, active) or self._is_held(g, group, vanished)
+                for g in group.guards
+            ):
+                return False
             if group.site is not None:
                 return group.site in active
-            return bool(group.loads) and all(g in active for g in group.guards)
+            return bool(group.loads)
         touched = any(vanished.has(b.node) for b in group.bindings)
         return bool(group.loads) and not touched and not (group.top and self.keeps_imports)
+
+    def _may_swap(self, guard: Site, vanished: _Vanished, active: set[Site]) -> bool:
+        """Whether a guard's imports may make way for torch_tpu: nothing uses their names any more."""
+        if guard not in active:
+            return False
+        groups = [g for g in self.groups if guard in g.guards]
+        return all(vanished.has(load) for g in groups for load in g.loads) and not any(
+            g.top and (g.name in self.tree.exported or self.pinned(g.name)) for g in groups
+        )
+
+    def _is_held(self, guard: Site, group: Group, vanished: _Vanished) -> bool:
+        """Whether another import stays in the guard, so that this one is not what it tests."""
+        return any(
+            g is not group and guard in g.guards and not all(vanished.has(n) for n in g.loads)
+            for g in self.groups
+        )
 
     def _remove(
         self,
@@ -246,6 +269,8 @@ class Plan:
                     edits.append(Text(cut.start, cut.end, self._filled(cut, site)))
             if site.change.deeper is not None and not vanished.has_statement(site.expression):
                 edits.extend(self._deeper(site.change.deeper))
+        added = placing.additions(self, active, settled, partial, vanished)
+        self._added_at = {e.start for e in added}
         edits.extend(self._statements(settled))
         for statement, nodes in partial.values():
             if not vanished.has_statement(statement):
@@ -253,16 +278,14 @@ class Plan:
         for block_items in unwrapped.values():
             edits.extend(self._unwrapped(block_items, whole, vanished))
         for decorator in decorators.values():
-            if not vanished.has_statement(decorator):
+            owner = self.tree.parent(decorator)
+            if owner is None or not vanished.has_statement(owner):
                 start, end = self.tree.span(decorator)
                 edits.append(Text(self.lines.start(start), self.lines.end(end), ""))
-        swapped = False
-        for node in sorted(swaps.values(), key=lambda n: self.tree.span(n)):
+        for node in swaps.values():
             start, end = self.tree.span(node)
             edits.append(Text(start, self._comment_end(end), "import torch_tpu  # noqa: F401"))
-            swapped = True
-        del swapped
-        edits.extend(placing.additions(self, active, settled, partial, vanished))
+        edits.extend(added)
         return [e for e in edits if e.start != e.end or e.content]
 
     def _comment_end(self, end: int) -> int:
@@ -284,7 +307,7 @@ class Plan:
         start, end = self.tree.span(piece.node)
         out, at = [], start
         for cut in self._cuts:
-            if cut.start < at or cut.end > end or (cut.start, cut.end) == (start, end) and False:
+            if cut.start < at or cut.end > end:
                 continue
             out.append(self.tree.text[at : cut.start])
             out.append("".join(p if isinstance(p, str) else self._current(p) for p in cut.pieces))
@@ -387,6 +410,8 @@ class Plan:
         if any(t for _, _, t in run):
             return edits
         first, last = run[0][0], run[-1][1]
+        if any(first <= at <= last for at in self._added_at):
+            return edits
         edits = [Text(first, last, "")]
         above = self.lines.index(first)
         before = 0
@@ -396,6 +421,7 @@ class Plan:
         after = 0
         while self.lines.is_blank(below + after):
             after += 1
+        inner = max((self._blank_lines(a[1], b[0]) for a, b in zip(run, run[1:], strict=False)), default=0)
         at_end = below + after >= len(self.lines.starts) - 1 and not self.lines.content(below + after)
         header = above - before == 0 or self._opens_suite(above - before - 1)
         closes = at_end or len(self.lines.indent(self._at(below + after))) < len(self.lines.indent(first))
@@ -409,9 +435,14 @@ class Plan:
         else:
             cut = min(before, after)
             drop = (self._at(above - cut), first)
+            if inner > max(before, after):
+                edits = [Text(first, last, self.newline * (inner - max(before, after)))]
         if drop[0] < drop[1]:
             edits.append(Text(drop[0], drop[1], ""))
         return edits
+
+    def _blank_lines(self, start: int, end: int) -> int:
+        return self.lines.index(end) - self.lines.index(start) if start < end else 0
 
     def _at(self, index: int) -> int:
         return self.lines.starts[index] if index < len(self.lines.starts) else len(self.tree.text)
@@ -623,6 +654,7 @@ class Plan:
                     continue
                 raise Conflict("XLA000")
             merged.append(edit)
+        inserted: dict[int, int] = {}
         points = sorted((e for e in edits if e.start == e.end), key=lambda e: (e.start, e.order))
         for point in points:
             around = next((m for m in merged if m.start < point.start < m.end), None)
@@ -631,9 +663,11 @@ class Plan:
             elif point.order >= 8:
                 continue
             else:
-                merged[merged.index(around)] = Text(
-                    around.start, around.end, point.content + around.content
-                )
+                # In order: what was put in before, then this, then the replacement itself.
+                at = inserted.get(around.start, 0)
+                text = around.content[:at] + point.content + around.content[at:]
+                inserted[around.start] = at + len(point.content)
+                merged[merged.index(around)] = Text(around.start, around.end, text)
         return sorted(merged, key=lambda e: (e.start, e.end, e.order))
 
 

@@ -32,6 +32,7 @@ REASONS: dict[str, str] = {
     "unknown-name": "no rule knows this torch_xla name",
     "unsupported-form": "it is used in a way that has no rewrite",
     "user-option": "the string may be an option, a key or a name of the user's own",
+    "uses-remain": "names that it binds are still used by places that are left to a person",
     "value-escapes": "the value is handed on to code that cannot be seen from here",
     "version-gate": "the branch depends on the torch_xla release",
     "whole-program": "loaders, launch, gradients and collectives have to change together",

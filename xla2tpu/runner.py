@@ -122,10 +122,10 @@ def run(request: Request, progress: Callable[[int], Progress] | None = None) -> 
     done = Run(request.mode, [FileResult(p, Status.ERROR, error=e) for p, e in found.errors])
     done.diff = request.diff
     if files:
-        from xla2tpu import engine
+        from xla2tpu import batch
 
         callback = progress(len(files)) if progress is not None else None
-        results = engine.run_project(files, request.jobs, callback)
+        results = batch.run_project(files, request.jobs, callback)
         if any(result.mentions_torch_xla or result.findings for result in results):
             _check_codes({settings for _, settings in files})
         done.results += results

@@ -53,7 +53,8 @@ class Site:
     """One place: what stands there, the rule for it and, where there is a fix, its change.
 
     ``node`` is reported, ``expression`` is the call or the bare name. ``follows`` are the sites
-    on which this one depends: it is mended with them, or not at all.
+    on which this one depends: it is mended with them, or not at all; ``makers`` those that make
+    the value whose attribute this is.
     """
 
     rule: Rule
@@ -74,6 +75,7 @@ class Site:
     reason: str | None = None
     applicability: Applicability = Applicability.MANUAL
     follows: list[Site] = field(default_factory=list)
+    makers: list[Site] = field(default_factory=list)
     message: str | None = None
     advice: str | None = None
     fix_title: str | None = None
@@ -118,7 +120,7 @@ def modules_of(rules: RuleSet) -> frozenset[str]:
                     found.add(prefix)
     for rule in rules.rules.values():
         found.difference_update(p for p in rule.apis if not p.endswith(".*"))
-    return frozenset(found)
+    return frozenset(found | {"torch_xla", "torch_xla_py"})
 
 
 def tracked_values(rules: RuleSet) -> frozenset[str]:

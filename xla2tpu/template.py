@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
 import re
+import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -223,8 +225,10 @@ def render(
         if name != new:
             cuts.append((start, start + len(name), [new]))
     for start, end, replacement in sorted(cuts, key=lambda c: c[:2]):
-        if start < at:
+        # Arguments left out side by side may both take the comma between them.
+        if end <= at:
             continue
+        start = max(start, at)
         pieces.append(_quoted(template.text[at:start], quote))
         pieces.extend(replacement)
         at = end
@@ -295,9 +299,21 @@ def _needs(
         return False
     if syntax.precedence(value) < asked:
         return True
-    if bracketed or "\n" not in source(value):
-        return False
     # Outside brackets, an expression over several lines needs its own.
-    return not isinstance(
-        value, (cst.Call, cst.List, cst.Dict, cst.Set, cst.Subscript, cst.SimpleString)
-    )
+    return not bracketed and _breaks_outside_brackets(source(value))
+
+
+def _breaks_outside_brackets(text: str) -> bool:
+    if "\n" not in text:
+        return False
+    depth = 0
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(f"({text})").readline))
+    except (tokenize.TokenError, SyntaxError):
+        return True
+    for token in tokens:
+        if token.type == tokenize.OP:
+            depth += (token.string in "([{") - (token.string in ")]}")
+        elif token.type == tokenize.NL and depth <= 1:
+            return True
+    return False

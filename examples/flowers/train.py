@@ -28,7 +28,7 @@ def train(device, steps=100):
     tracker = xm.RateTracker()
     for step, (images, labels) in enumerate(fake_data(steps)):
         optimizer.zero_grad()
-        with autocast(device):
+        with autocast():
             loss = F.cross_entropy(model(images.to(device)), labels.to(device))
         loss.backward()
         xm.optimizer_step(optimizer, barrier=True)

@@ -36,7 +36,7 @@ def metrics_print(site: Site, builder: Builder) -> Change | str:
     call = builder.tree.parent(arg) if isinstance(arg, cst.Arg) else None
     if not isinstance(call, cst.Call) or not _is_printer(call, site.scope, builder):
         return "no-equivalent"
-    if not all(a is arg or _is_beside(a, site, builder) for a in call.args):
+    if any(a.star or not (a is arg or _is_beside(a, site, builder)) for a in call.args):
         return "no-equivalent"
     if syntax.context_of(builder.tree, call, True) not in ("statement", "discarded"):
         return "no-equivalent"
@@ -77,8 +77,6 @@ def _is_printer(call: cst.Call, scope: Scope, builder: Builder) -> bool:
 
 def _is_beside(arg: cst.Arg, site: Site, builder: Builder) -> bool:
     """Whether an argument next to the report is nothing that the program wanted to show."""
-    if arg.star:
-        return False
     if arg.keyword is not None and arg.keyword.value in ("file", "fd"):
         stream = builder.meaning(arg.value, site.scope)
         return stream in _STREAMS or syntax.is_constant(arg.value)

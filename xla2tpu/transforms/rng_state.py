@@ -28,6 +28,7 @@ def rng_state(site: Site, builder: Builder) -> Change | str:
     """
     if site.path == _GET:
         if site.context in ("statement", "discarded"):
+            site.fix_title = "Remove the call, whose value is not used"
             return builder.delete(site)
         return "file-format"
     if site.bound is None or "seed" not in site.bound.args:

@@ -31,9 +31,9 @@ def step_closure(site: Site, builder: Builder) -> Change | str:
     receiver = Slice(closure, _wants_parentheses(closure, builder))
     extra: dict[str, Piece] = {"receiver": receiver}
     if given is None:
-        body = closure.body if isinstance(closure, cst.Lambda) else None
-        if isinstance(body, cst.Call) and not builder.tree.source(closure.params):
-            return builder.replace(site, "{body}", extra={"body": Slice(body)})
+        match closure:
+            case cst.Lambda(body=cst.Call() as body) if not builder.tree.source(closure.params):
+                return builder.replace(site, "{body}", extra={"body": Slice(body)})
         return builder.replace(site, "{receiver}()", extra=extra)
     arguments = given.value
     if not isinstance(arguments, (cst.Tuple, cst.List)):
@@ -93,7 +93,7 @@ def _dedented(
     builder: Builder, start: int, opening: int, closing: int, arguments: cst.CSTNode
 ) -> list[Cut]:
     """The lines of the arguments, as much less indented as their bracket moves to the left."""
-    text, tree = builder.tree.text, builder.tree
+    text, span = builder.tree.text, builder.tree.span
     margin, inner = builder.line_indent(start), builder.line_indent(opening)
     breaks = [m.end() for m in re.compile(r"\r\n|\r|\n").finditer(text, opening, closing)]
     if inner == margin or not inner.startswith(margin) or not breaks:
@@ -101,7 +101,7 @@ def _dedented(
     lines = [at for at in breaks if text[at:].lstrip(" \t")[:1] not in ("\r", "\n")]
     if not all(text.startswith(inner, at) for at in lines):
         return []
-    strings = [tree.span(n) for n in descendants(arguments) if isinstance(n, _STRINGS)]
+    strings = [span(n) for n in descendants(arguments) if isinstance(n, _STRINGS)]
     if any(first < at < last for first, last in strings for at in breaks):
         return []
     return [Cut(at + len(margin), at + len(inner), ("",)) for at in lines]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import libcst as cst
 
@@ -21,6 +22,13 @@ _CLOCKS = frozenset(
     | {f"datetime.datetime.{name}" for name in ("now", "utcnow", "today")}
     | {"time.clock", "timeit.default_timer"}
 )
+_SUITES = (cst.SimpleStatementLine, cst.SimpleStatementSuite, cst.IndentedBlock, cst.Module)
+_LOOPS = (cst.For, cst.While)
+# From the end of these, or of a suite of theirs, the program goes on behind them.
+_LEFT_ONCE = (
+    cst.Else, cst.ExceptHandler, cst.ExceptStarHandler, cst.Finally, cst.If, cst.Match,
+    cst.MatchCase, cst.With,
+)  # fmt: skip
 _EVENTS = frozenset({"torch.Event", "torch.cuda.Event", "torch.xpu.Event", "torch.tpu.Event"})
 
 
@@ -60,32 +68,17 @@ def _follower(tree: Tree, statement: cst.CSTNode) -> cst.CSTNode | None:
     the time of the epoch is taken at its end.
     """
     node: cst.CSTNode = statement
-    while True:
-        above = tree.parent(node)
-        match above:
-            case cst.SimpleStatementLine() | cst.SimpleStatementSuite() | cst.IndentedBlock():
-                following = _after(above.body, node)
-            case cst.Module():
-                return _after(above.body, node)
-            case cst.Try() | cst.TryStar():
-                following = _after_part(above, node)
-            case cst.If() | cst.With() | cst.Match() | cst.MatchCase():
-                following = None
-            case cst.ExceptHandler() | cst.ExceptStarHandler() | cst.Finally():
-                following = None
-            case cst.Else() if not isinstance(tree.parent(above), (cst.For, cst.While)):
-                following = None
-            case _:
-                return None
+    while (above := tree.parent(node)) is not None:
+        following: cst.CSTNode | None = None
+        if isinstance(above, _SUITES):
+            following = next((b for a, b in pairwise(above.body) if a is node), None)
+        elif isinstance(above, (cst.Try, cst.TryStar)):
+            following = _after_part(above, node)
+        elif not isinstance(above, _LEFT_ONCE) or isinstance(tree.parent(above), _LOOPS):
+            return None
         if following is not None:
             return following
         node = above
-
-
-def _after(body: Sequence[cst.CSTNode], node: cst.CSTNode) -> cst.CSTNode | None:
-    for index, statement in enumerate(body[:-1]):
-        if statement is node:
-            return body[index + 1]
     return None
 
 
@@ -109,18 +102,19 @@ def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
         case cst.FunctionDef() | cst.ClassDef() | cst.Lambda():
             return
         case cst.SimpleStatementLine() | cst.SimpleStatementSuite() | cst.IndentedBlock():
-            yield from _calls(node.body[0])
-        case cst.If() | cst.While():
-            yield from _calls(node.test)
-        case cst.For():
-            yield from _calls(node.iter)
-        case cst.Try() | cst.TryStar():
-            yield from _calls(node.body)
+            parts: Iterable[cst.CSTNode] = node.body[:1]
+        case (
+            cst.If(test=head) | cst.While(test=head) | cst.For(iter=head) | cst.Match(subject=head)
+        ):
+            parts = [head]
+        case cst.Try(body=suite) | cst.TryStar(body=suite):
+            parts = [suite]
         case _:
-            if isinstance(node, cst.Call):
-                yield node
-            for child in children(node):
-                yield from _calls(child)
+            parts = children(node)
+    if isinstance(node, cst.Call):
+        yield node
+    for part in parts:
+        yield from _calls(part)
 
 
 def _is_clock(call: cst.Call, builder: Builder) -> bool:

@@ -1,0 +1,216 @@
+"""Many files in one run: which matter, in how many processes, and names across them.
+
+Nothing heavy is imported until a file matters, so that a hook on a file without torch_xla ends
+at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from xla2tpu import prefilter
+from xla2tpu.model import FileResult, Mode, Settings, Status
+from xla2tpu.project import Project, find_root, import_lines
+
+if TYPE_CHECKING:
+    from xla2tpu.rules import RuleSet
+
+Job = tuple[str, Settings]
+Progress = Callable[..., None]
+
+# Starting processes costs more than this many files.
+_FILES_FOR_A_POOL = 12
+_ROUNDS = 5
+
+
+def run_project(
+    files: Sequence[Job], jobs: int = 1, progress: Progress | None = None
+) -> list[FileResult]:
+    """Run the engine over files that are read here; nothing is written.
+
+    A name at the top of a file that others import goes only if they all stop importing it in
+    the same run. Results come in the order of the files; the ``--helpers-module`` is an extra
+    one at the end.
+    """
+    projects: dict[str, Project] = {}
+    results: dict[str, FileResult] = {}
+    matter: list[Job] = []
+    for path, settings in files:
+        result, data = _read(path)
+        if data is not None:
+            root = settings.root or find_root(path)
+            project = projects.setdefault(root, Project(root))
+            if prefilter.interesting(data) or project.leads_somewhere(data, path):
+                matter.append((path, replace(settings, root=root)))
+                continue
+        results[path] = result
+        if progress is not None:
+            progress(1)
+    if matter:
+        for result in _run_all(matter, jobs, progress):
+            results[result.path] = result
+        if any(s.mode is not Mode.CHECK for _, s in matter):
+            _release(matter, projects, results)
+    ordered = [results[path] for path, _ in files]
+    return [*ordered, *_helper_modules(matter, results)]
+
+
+def _read(path: str) -> tuple[FileResult, bytes | None]:
+    try:
+        with open(path, "rb") as handle:
+            return FileResult(path, Status.CLEAN), handle.read()
+    except OSError as error:
+        text = f"cannot be read: {error.strerror or error}"
+        return FileResult(path, Status.ERROR, error=text), None
+
+
+def run_one(job: Job, released: frozenset[str] = frozenset()) -> FileResult:
+    """Run the engine over one file; a fault of ours becomes the file's error."""
+    from xla2tpu import engine
+
+    path, settings = job
+    result, data = _read(path)
+    if data is None:
+        return result
+    try:
+        result = engine.run_source(data, path, settings, released=released)
+    except Exception as error:  # one file must not end the run
+        text = f"internal error, nothing written: {type(error).__name__}: {error}"
+        return FileResult(path, Status.ERROR, source=data, error=text)
+    if result.output is None and not result.findings:
+        result.source = None
+    return result
+
+
+def _run_all(jobs_: list[Job], jobs: int, progress: Progress | None) -> Iterator[FileResult]:
+    if jobs > 1 and len(jobs_) >= _FILES_FOR_A_POOL:
+        yield from _in_processes(jobs_, jobs, progress)
+        return
+    for job in jobs_:
+        yield run_one(job)
+        if progress is not None:
+            progress(1)
+
+
+def _in_processes(jobs_: list[Job], jobs: int, progress: Progress | None) -> Iterator[FileResult]:
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    waiting = {job[0]: job for job in jobs_}
+    try:
+        with ProcessPoolExecutor(max_workers=jobs) as pool:
+            for result in pool.map(run_one, jobs_, chunksize=4):
+                del waiting[result.path]
+                yield result
+                if progress is not None:
+                    progress(1)
+    except BrokenProcessPool:
+        # A file that ends its process is found by running what is left one by one.
+        for path, job in list(waiting.items()):
+            yield _alone(path, job)
+            if progress is not None:
+                progress(1)
+
+
+def _alone(path: str, job: Job) -> FileResult:
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    try:
+        with ProcessPoolExecutor(max_workers=1) as pool:
+            return pool.submit(run_one, job).result()
+    except BrokenProcessPool:
+        return FileResult(path, Status.ERROR, error="internal error: the parser crashed")
+
+
+# -- names across files ------------------------------------------------------------------------
+
+
+def _release(
+    jobs_: list[Job], projects: dict[str, Project], results: dict[str, FileResult]
+) -> None:
+    """Run files again whose exports nobody imports any longer after this run."""
+    by_path = {os.path.abspath(path): (path, settings) for path, settings in jobs_}
+    released: dict[str, frozenset[str]] = {}
+    for _ in range(_ROUNDS):
+        changed = False
+        for path, settings in jobs_:
+            kept = any(f.reason == "imported-elsewhere" for f in results[path].findings)
+            if not kept:
+                continue
+            real = os.path.abspath(path)
+            free = frozenset(
+                name
+                for name, importers in projects[settings.root or ""].importers(real).items()
+                if all(i in by_path and _has_let_go(i, real, name, projects[settings.root or ""],
+                       results[by_path[i][0]]) for i in importers)
+            )  # fmt: skip
+            if free - released.get(path, frozenset()):
+                released[path] = free
+                results[path] = run_one((path, settings), free)
+                changed = True
+        if not changed:
+            return
+
+
+def _has_let_go(
+    importer: str, file: str, name: str, project: Project, result: FileResult
+) -> bool:
+    """Whether a file, as it will be written, no longer imports ``name`` from ``file``."""
+    data = result.output if result.output is not None else project.read(importer)
+    if data is None:
+        return False
+    for module, names in import_lines(data, everywhere=True):
+        for other in names:
+            if other is None or other == "*":
+                if project.module_file(module, importer) == file:
+                    return False
+            elif other == name and project.module_file(module, importer) == file:
+                return False
+            elif other is not None:
+                inner = f"{module}{'' if module.endswith('.') else '.'}{other}"
+                if name == "*" and project.module_file(inner, importer) == file:
+                    return False
+    return True
+
+
+# -- the module of helpers -----------------------------------------------------------------------
+
+
+def _helper_modules(jobs_: list[Job], results: dict[str, FileResult]) -> list[FileResult]:
+    """The modules that ``--helpers-module`` names, with all helpers that files import from them."""
+    wanted: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for path, settings in jobs_:
+        if settings.helpers_module is None or results[path].output is None:
+            continue
+        key = (settings.root or "", settings.helpers_module, settings.rule_files)
+        names = wanted.setdefault(key, [])
+        names.extend(n for n in results[path].helpers if n not in names)
+    found = []
+    for (root, module, rule_files), names in wanted.items():
+        if names:
+            from xla2tpu.rules import load_rules
+
+            found.append(_helper_module(root, module, names, load_rules(rule_files)))
+    return found
+
+
+def _helper_module(root: str, module: str, names: list[str], rules: RuleSet) -> FileResult:
+    from xla2tpu.helpersmodule import updated
+
+    base = os.path.join(root, "src") if os.path.isdir(os.path.join(root, "src")) else root
+    top = module.split(".")[0]
+    if os.path.isdir(os.path.join(root, top)):
+        base = root
+    path = os.path.relpath(os.path.join(base, *module.split(".")) + ".py")
+    result, data = _read(path)
+    if data is None:
+        data = b""
+    result = FileResult(path, Status.CLEAN, source=data)
+    output = updated(data, names, rules)
+    if output != data:
+        result.output = output
+    return result
