@@ -126,6 +126,8 @@ def _call(
     if call.args[0] is not arg:
         return None
     callee = builder.callee(call, scope) or ""
+    if callee.startswith("torch_xla") and callee.endswith((".getenv_as", ".check_env_flag")):
+        return "read", None, None
     name = callee.removeprefix("os.environ.").removeprefix("os.")
     if not callee.startswith("os."):
         if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("setenv", "delenv"):

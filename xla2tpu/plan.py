@@ -69,6 +69,12 @@ class Plan:
         self.pinned = pinned
         self.keeps_imports = keeps_imports
         self.newline = builder.newline
+        self.quoted = {
+            name
+            for node, _ in tree.strings
+            if id(node) in tree.annotations and isinstance(node, cst.SimpleString)
+            for name in re.findall(r"[A-Za-z_]\w*", node.value)
+        }
 
     # -- which sites, which statements -----------------------------------------------------
 
@@ -176,7 +182,7 @@ class Plan:
         active: set[Site],
         uses: set[str],
     ) -> bool:
-        if group.name in uses and not group.torch_xla:
+        if group.name in uses and not group.torch_xla or group.name in self.quoted:
             return False
         if not all(vanished.has(load) for load in group.loads):
             return False

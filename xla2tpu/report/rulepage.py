@@ -47,9 +47,9 @@ def page(rule: Rule) -> str:
         "What is left to you: " + f"{rule.advice} ({rule.effort})\n",
     ]
     if rule.apis:
-        parts.append("Names:\n" + "".join(f"  {_api_line(api)}\n" for api in rule.apis.values()))
+        parts.append("Names:\n" + "".join(f"  {api_line(api)}\n" for api in rule.apis.values()))
     if rule.cases:
-        cases = "".join(f"  {_case_line(case)}\n" for case in rule.cases)
+        cases = "".join(f"  {case_line(case)}\n" for case in rule.cases)
         parts.append("What becomes of them:\n" + cases)
     for example in rule.examples[:2]:
         parts.append("Before:\n" + textwrap.indent(example.before, "    "))
@@ -119,30 +119,33 @@ def _meant(ruleset: RuleSet, name: str) -> list[tuple[str, Rule, Api]]:
 
 def _full(path: str, rule: Rule, api: Api) -> str:
     lines = [f"{path}: {rule.code} {rule.name}, {rule.title}"]
-    lines += [f"  signature: {s.source}{_span(s.since, s.removed)}" for s in api.signatures]
+    lines += [f"  signature: {s.source}{span(s.since, s.removed)}" for s in api.signatures]
     if api.removed is not None:
         lines.append(f"  gone from torch_xla since {api.removed}")
     elif api.since is not None:
         lines.append(f"  in torch_xla since {api.since}")
-    lines += [f"  {_case_line(case)}" for case in rule.cases]
+    lines += [f"  {case_line(case)}" for case in rule.cases]
     lines.append(textwrap.indent(_wrapped("why: " + rule.why), "  ").rstrip())
     lines.append(f"  by hand: {rule.advice} ({rule.effort})")
     return "\n".join(lines) + "\n"
 
 
-def _api_line(api: Api) -> str:
-    spans = _span(api.since, api.removed)
+def api_line(api: Api) -> str:
+    """A name with its signatures and releases."""
+    spans = span(api.since, api.removed)
     signatures = " / ".join(s.source for s in api.signatures)
     return f"{api.path}{signatures}{spans}"
 
 
-def _span(since: str | None, removed: str | None) -> str:
+def span(since: str | None, removed: str | None) -> str:
+    """The releases of torch_xla that have something, as ``  [since 1.5, gone in 2.7]``."""
     words = [f"since {since}"] if since else []
     words += [f"gone in {removed}"] if removed else []
     return f"  [{', '.join(words)}]" if words else ""
 
 
-def _case_line(case: Case) -> str:
+def case_line(case: Case) -> str:
+    """Where a case holds, what becomes of the place, and how safely."""
     conditions = sorted(case.context)
     conditions += [f"{name}: {' or '.join(words)}" for name, words in case.args.items()]
     conditions += [f"used as {word}" for word in sorted(case.used_as)]
