@@ -146,6 +146,7 @@ def run_project(
 def install(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """Put this engine in place of the real one."""
     module = sys.modules[__name__]
-    monkeypatch.setitem(sys.modules, "xla2tpu.engine", module)
-    monkeypatch.setattr(xla2tpu, "engine", module, raising=False)
+    for name in ("engine", "batch"):
+        monkeypatch.setitem(sys.modules, f"xla2tpu.{name}", module)
+        monkeypatch.setattr(xla2tpu, name, module, raising=False)
     return module

@@ -476,6 +476,7 @@ sys.argv = ["xla2tpu", "check", "--fix", "a.py"]
 sys.path.insert(0, sys.argv_tests)
 import fake_engine, xla2tpu
 sys.modules["xla2tpu.engine"] = xla2tpu.engine = fake_engine
+sys.modules["xla2tpu.batch"] = xla2tpu.batch = fake_engine
 from xla2tpu.cli import main
 main()
 """.replace("sys.argv_tests", repr(str(Path(__file__).parent)))

@@ -27,6 +27,9 @@ _TAIL = re.compile(r"(,?)((?:\s|#[^\r\n]*(?:\r\n|\r|\n))*)\)\Z")
 _OPENING = re.compile(r"\(((?:\s|#[^\r\n]*(?:\r\n|\r|\n))*)(?:\w+\s*=\s*)?\Z")
 
 
+_EQUAL = re.compile(r"((?:(?! (?:==|and|or|if|not) ).)*) == ([\w\"']+)")
+
+
 class Builder:
     """Makes changes for one file. All positions are in characters of the original text."""
 
@@ -355,6 +358,16 @@ class Builder:
         """The change that a case of a rule says, or the reason why it cannot be made."""
         if case.action == "replace":
             assert case.template is not None
+            parent = self.tree.parent(site.expression)
+            equal = _EQUAL.fullmatch(case.template)
+            if (
+                equal
+                and isinstance(parent, cst.UnaryOperation)
+                and isinstance(parent.operator, cst.Not)
+            ):
+                # ``not rank == 0`` reads as nobody would write it.
+                unequal = f"{equal[1]} != {equal[2]}"
+                return self.replace(site, unequal, case.imports, case.helpers, node=parent)
             return self.replace(site, case.template, case.imports, case.helpers)
         if case.action == "statement":
             assert case.template is not None

@@ -24,9 +24,10 @@ _AUTOCAST = frozenset({"torch.autocast", "torch.amp.autocast", "torch.amp.autoca
 _FIRST_ARGUMENT = frozenset(
     {"torch.device", "torch.set_default_device", "torch.Generator", "torch.autocast",
      "torch.amp.autocast", "torch.amp.autocast_mode.autocast", "torch.is_autocast_enabled",
-     "torch.get_autocast_dtype"}
+     "torch.get_autocast_dtype", "torch_xla.core.xla_model.xla_device_hw", "torch_xla.amp.autocast"}
 )  # fmt: skip
 _KEYWORDS = frozenset({"device", "device_type", "map_location"})
+_ASSERTIONS = frozenset({"assertEqual", "assertNotEqual", "assertIn", "assertNotIn"})
 _DEVICE_METHODS = frozenset({"to", "to_empty"})
 
 
@@ -125,6 +126,9 @@ def _is_none(node: cst.CSTNode) -> bool:
 def is_device_position(node: cst.CSTNode, scope: Scope, builder: Builder) -> bool:
     """Whether a string stands where only a device can be meant."""
     arg = builder.tree.parent(node)
+    while isinstance(arg, cst.IfExp) and arg.test is not node:
+        # Both arms of a conditional expression stand in its place.
+        node, arg = arg, builder.tree.parent(arg)
     if not isinstance(arg, cst.Arg) or arg.star:
         return False
     call = builder.tree.parent(arg)
@@ -147,6 +151,12 @@ def string(
 ) -> Verdict | None:
     """What becomes of the string ``xla`` or ``xla:N``; None where it is none of our business."""
     manual = Applicability.MANUAL
+    if _is_device_default(node, builder):
+        if not uses_torch_xla:
+            return None, manual, "device-test"
+        if value in ("xla", "xla:0"):
+            return _renamed(node, builder), Applicability.UNSAFE, None
+        return None, manual, "device-ordinal"
     if is_device_position(node, site.scope, builder):
         if value not in ("xla", "xla:0"):
             return None, manual, "device-ordinal"
@@ -159,9 +169,12 @@ def string(
         if uses_torch_xla:
             return change, Applicability.UNSAFE, None
         return None, manual, "device-test"
-    if _is_backend(node, site.scope, builder):
-        return None, manual, "whole-program"
     return (None, manual, "user-option") if uses_torch_xla else None
+
+
+def _renamed(node: cst.SimpleString, builder: Builder) -> Change:
+    start, end = builder.tree.span(node)
+    return Change(cuts=[Cut(start, end, (_quoted(node, "tpu"),))], replaced=[node])
 
 
 def _quoted(node: cst.SimpleString, text: str) -> str:
@@ -173,15 +186,15 @@ def _placed(site: Site, node: cst.SimpleString, builder: Builder) -> Change:
     tree = builder.tree
     arg = tree.parent(node)
     call = tree.parent(arg) if arg is not None else None
-    assert isinstance(call, cst.Call)
+    if not isinstance(call, cst.Call):
+        return _renamed(node, builder)
     callee = builder.callee(call, site.scope)
     if builder.settings.device == "accelerator" and callee not in _AUTOCAST:
         target = call if callee == "torch.device" and len(call.args) == 1 else node
         made = builder.replace(site, PORTABLE, ["import torch"], node=target)
         if isinstance(made, Change):
             return made
-    start, end = tree.span(node)
-    change = Change(cuts=[Cut(start, end, (_quoted(node, "tpu"),))], replaced=[node])
+    change = _renamed(node, builder)
     if callee in _AUTOCAST and not _has_dtype(call):
         torch = builder.need(change, "import torch", site.scope)
         at = tree.span(call.args[0].value)[1]
@@ -203,8 +216,7 @@ def _tested(
     """A test of a device against the string: whether the device is known, and the new string."""
     tree = builder.tree
     parent = tree.parent(node)
-    start, end = tree.span(node)
-    change = Change(cuts=[Cut(start, end, (_quoted(node, "tpu"),))], replaced=[node])
+    change = _renamed(node, builder)
     inner: cst.CSTNode = node
     if isinstance(parent, cst.Element):
         box = tree.parent(parent)
@@ -224,9 +236,13 @@ def _tested(
         call = tree.parent(parent)
         if not (isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)):
             return None
-        if call.func.attr.value != "startswith":
+        if call.func.attr.value in _ASSERTIONS and len(call.args) >= 2:
+            first = call.args[0] is parent
+            other = call.args[1 if first else 0].value
+        elif call.func.attr.value == "startswith":
+            other = call.func.value
+        else:
             return None
-        other = call.func.value
     else:
         return None
     device = _device_behind(other, scope, builder)
@@ -245,6 +261,9 @@ def _without_element(
 ) -> Change:
     tree = builder.tree
     elements = list(box.elements)
+    if len(elements) == 2 and isinstance(box, cst.Tuple):
+        kept = next(e.value for e in elements if e is not element)
+        return Change(cuts=[Cut(*tree.span(box), (f"({tree.source(kept)},)",))])
     index = next(i for i, e in enumerate(elements) if e is element)
     if index + 1 < len(elements):
         span = tree.full_span(element)[0], tree.full_span(elements[index + 1])[0]
@@ -254,7 +273,15 @@ def _without_element(
 
 
 def _device_behind(node: cst.CSTNode, scope: Scope, builder: Builder) -> cst.CSTNode | None:
-    """``d`` for ``d.type`` and ``str(d)``, the expressions that a device's name comes from."""
+    """``d`` for ``d.type`` and ``str(d)``, or a name that only ever holds one of these."""
+    if isinstance(node, cst.Name):
+        owner = scope.owner(node.value)
+        bindings = owner.bindings[node.value] if owner is not None else []
+        if len(bindings) == 1 and bindings[0].kind == "assign":
+            value = bindings[0].value
+            if isinstance(value, (cst.Attribute, cst.Call)):
+                return _device_behind(value, bindings[0].scope, builder)
+        return None
     if isinstance(node, cst.Attribute) and node.attr.value == "type":
         return node.value
     if isinstance(node, cst.Call) and builder.callee(node, scope) == "builtins.str":
@@ -263,7 +290,18 @@ def _device_behind(node: cst.CSTNode, scope: Scope, builder: Builder) -> cst.CST
     return None
 
 
-def _is_backend(node: cst.CSTNode, scope: Scope, builder: Builder) -> bool:
+def _is_device_default(node: cst.CSTNode, builder: Builder) -> bool:
+    """Whether a string is the default of a parameter, or the value of a field, called device."""
+    parent = builder.tree.parent(node)
+    match parent:
+        case cst.Param():
+            return parent.name.value in _KEYWORDS
+        case cst.AnnAssign():
+            return isinstance(parent.target, cst.Name) and parent.target.value in _KEYWORDS
+    return False
+
+
+def is_backend(node: cst.CSTNode, scope: Scope, builder: Builder) -> bool:
     arg = builder.tree.parent(node)
     call = builder.tree.parent(arg) if isinstance(arg, cst.Arg) else None
     if not isinstance(call, cst.Call) or not isinstance(arg, cst.Arg):

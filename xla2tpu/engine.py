@@ -12,6 +12,7 @@ import functools
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 import libcst as cst
 
@@ -119,7 +120,7 @@ def _parse(text: str) -> Tree:
         except (RecursionError, MemoryError, ValueError) as error:
             raise _BadSyntax(1, 1, "too deeply nested to be parsed") from error
     try:
-        tree = Tree(text)
+        tree = Tree(text, _parsable(text))
         tree.locate()
     except cst.ParserSyntaxError as error:
         message = re.sub(r"^parser error: error at \d+:\d+: ", "", error.message)
@@ -127,6 +128,14 @@ def _parse(text: str) -> Tree:
     except (ValueError, RecursionError) as error:
         raise _BadSyntax(1, 1, str(error)) from error
     return tree
+
+
+def _parsable(text: str) -> str:
+    """The text for the parser, character by character: it wants line feeds and no form feeds."""
+    text = re.sub(r"\r(?!\n)", "\n", text)
+    # A form feed at the start of a line resets the indentation: put it at the end of the last.
+    text = re.sub(r"(\r?\n)\f", lambda m: " " * len(m[1]) + "\n", text)
+    return text.replace("\f", " ")
 
 
 def _syntax_finding(rule: Rule, source: Source, error: _BadSyntax) -> Finding:
@@ -217,6 +226,7 @@ class _Run:
             os.path.basename(path) == "__init__.py",
         ).sites()  # fmt: skip
         self.sites += Literals(tree, rules, self.builder, uses).sites()
+        self._keep_registration()
         matcher.build(self.sites)
         self.hardware = self._other_hardware() if uses else None
         if self.hardware is not None and not settings.any_hardware:
@@ -235,6 +245,15 @@ class _Run:
         importers = self.project.importers(self.real)
         return bool(importers.get(name))
 
+    def _keep_registration(self) -> None:
+        """The import that registers the xla backend stays as long as the backend is named."""
+        if not any(s.reason == "whole-program" and s.context == "string" for s in self.sites):
+            return
+        for site in self.sites:
+            if site.context == "import" and site.fixable and not (site.change and site.change.swaps):
+                if "_backend" in self.tree.source(site.node):
+                    site.refuse("whole-program")
+
     def _other_hardware(self) -> str | None:
         for binding in self.tree.bindings:
             path = binding.path or ""
@@ -244,11 +263,22 @@ class _Run:
         for node, _ in self.tree.strings:
             if not isinstance(node, cst.SimpleString) or node.evaluated_value != "PJRT_DEVICE":
                 continue
-            statement = self.tree.statement(node)
-            for text in re.findall(r"""["'](\w+)["']""", self.tree.source(statement)):
+            for text in self._settings_of(node):
                 if other_hardware("PJRT_DEVICE", text):
                     return text.upper()
-        return self.project.other_hardware()
+        return self.project.other_hardware(self.real)
+
+    def _settings_of(self, node: cst.CSTNode) -> list[str]:
+        """The texts that an environment variable is set to at the place of its name."""
+        parent = self.tree.parent(node)
+        if isinstance(parent, cst.Arg):
+            call = self.tree.parent(parent)
+            values = [a.value for a in call.args[1:2]] if isinstance(call, cst.Call) else []
+        else:
+            statement = self.tree.statement(node)
+            values = [statement.value] if isinstance(statement, cst.Assign) else []
+        texts = [v.evaluated_value for v in values if isinstance(v, cst.SimpleString)]
+        return [t for t in texts if isinstance(t, str)]
 
     def _refuse_hardware(self, vendor: str) -> None:
         for site in self.sites:
@@ -296,9 +326,9 @@ class _Run:
         available = [s for s in self.reported if s.fixable and s not in self.suppressed]
         everything = self._assemble(available)
         for site in available:
-            if site.fixable and site.change is not None and site.change.swaps:
-                if site not in everything.applied:
-                    site.refuse("uses-remain")
+            bound = site.change is not None and (site.change.swaps or site.change.with_import)
+            if site.fixable and bound and site not in everything.applied:
+                site.refuse("uses-remain")
         available = [s for s in available if s.fixable]
         complete = self._is_complete(everything)
         wanted = available
@@ -320,11 +350,11 @@ class _Run:
             return
         applied = {s for s in assembly.applied if s in set(self.reported) - self.suppressed}
         result.findings = self._findings(applied)
-        texts = list(assembly.edits)
+        markers = self._marker_edits(assembly)
         try:
-            texts = self.plan._resolved([*texts, *self._marker_edits(assembly)])
+            texts = self.plan.resolved([*assembly.edits, *markers])
         except Conflict:
-            pass
+            texts = assembly.edits
         edits = to_bytes(texts, self.source.text, self.source.encoding, self.source.lead)
         output = apply_edits(self.data, edits, self.source.encoding)
         if output != self.data:
@@ -526,11 +556,32 @@ class _Run:
             have = [c for _, c in present.get(line, [])]
             start = lines.starts[line - 1]
             indent = self.plan.indent_at(start, self._statement_on(line))
+            block = self._block_at(start, assembly)
+            if block is not None:
+                index, text = block
+                markers = "".join(
+                    comments_.marker(indent + self.builder.unit, code, _short(advice))
+                    + self.source.newline
+                    for code, advice in entries
+                    if code not in have
+                )
+                head, newline, rest = text.content.partition(self.source.newline)
+                assembly.edits[index] = replace(text, content=f"{head}{newline}{markers}{rest}")
+                continue
             for code, advice in entries:
                 if code not in have:
                     text = comments_.marker(indent, code, _short(advice)) + self.source.newline
                     edits.append(Text(start, start, text, 3))
         return edits
+
+    def _block_at(self, line_start: int, assembly: Assembly) -> tuple[int, Text] | None:
+        """The edit that puts a block around the statement of a line: markers go inside it."""
+        for index, edit in enumerate(assembly.edits):
+            if edit.start >= line_start and not self.source.text[line_start : edit.start].strip():
+                head = edit.content.partition(self.source.newline)[0]
+                if edit.content != head and head.endswith(":"):
+                    return index, edit
+        return None
 
     def _statement_on(self, line: int) -> cst.CSTNode:
         for site in self.reported:

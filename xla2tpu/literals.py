@@ -20,7 +20,10 @@ from xla2tpu.tree import Scope, Tree, dotted
 
 _DOTTED = re.compile(r"torch_xla(_py)?(\.\w+)*\Z")
 _CODE = re.compile(r"\b(import|from)\s+torch_xla\b|pip3?\s+install\b.*torch[-_]xla|-m\s+torch_xla\b")
-_XLA = re.compile(r"xla(:\d+)?\Z")
+_PRINTERS = frozenset(
+    {"print", "master_print", "warn", "warning", "info", "debug", "error", "exception", "pprint"}
+)
+_XLA = re.compile(r"xla(:(\d+|%[sd]|\{\w*\}))?\Z")
 _RENDEZVOUS = re.compile(r"(xla|pjrt)://")
 _OPENXLA = frozenset(
     {"openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_once"}
@@ -124,7 +127,7 @@ class Literals:
             if site is None:
                 return None
             site.counts = True
-            if value == "torch_xla":
+            if value.split(".")[0] == "torch_xla":
                 quote = node.quote
                 start, end = self.tree.span(node)
                 site.change = Change(
@@ -134,7 +137,7 @@ class Literals:
             else:
                 site.refuse("string-reference")
             return site
-        if call is None and "." not in value and not self._is_compared(node):
+        if "." not in value and not self._is_looked_up(node, call, scope):
             return None
         site = self._simple("string-reference", node, value, scope, reason="string-reference")
         if site is not None:
@@ -146,6 +149,15 @@ class Literals:
         call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None
         return call if isinstance(call, cst.Call) else None
 
+    def _is_looked_up(self, node: cst.CSTNode, call: cst.Call | None, scope: Scope) -> bool:
+        """Whether the bare word torch_xla is used as the name of the package, not as text."""
+        if call is None:
+            return self._is_compared(node)
+        name = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
+        last = name.value if isinstance(name, cst.Name) else ""
+        path = self.builder.callee(call, scope) or ""
+        return not {last, path.rpartition(".")[2]} & _PRINTERS
+
     def _is_compared(self, node: cst.CSTNode) -> bool:
         return isinstance(self.tree.parent(node), (cst.Comparison, cst.ComparisonTarget))
 
@@ -153,6 +165,8 @@ class Literals:
         rule = self.by_detector.get("device-string")
         if rule is None:
             return None
+        if devices.is_backend(node, scope, self.builder):
+            return self._simple("rendezvous-url", node, value, scope, reason="whole-program")
         site = Site(rule, value, node, node, scope, "string", counts=False)
         verdict = devices.string(site, node, value, self.builder, self.uses_torch_xla)
         if verdict is None:
@@ -169,7 +183,7 @@ class Literals:
             return None
         if "://" in node.value:
             return self._simple("rendezvous-url", whole, node.value, scope, "whole-program")
-        if not devices.is_device_position(whole, scope, self.builder):
+        if not devices.is_device_position(whole, scope, self.builder) and not self.uses_torch_xla:
             return None
         return self._simple("device-string", whole, node.value, scope, "device-ordinal")
 

@@ -54,6 +54,14 @@ class Matcher:
                 self._choose(site, reference, by_expression, by_node)
             if "()." in site.path:
                 site.makers = self._makers(site, by_expression)
+        patched = {s.path for s in sites if s.reason == "store-or-delete"}
+        for node, _ in self.tree.strings:
+            if isinstance(node, cst.SimpleString) and isinstance(node.evaluated_value, str):
+                patched.add(node.evaluated_value)
+        for site in sites:
+            # What the program itself replaces at run time must be called where it was.
+            if site.path in patched and site.reason is None and site.path not in self.modules:
+                site.refuse("store-or-delete")
         self.builder.naming.vacated = lambda name: self._is_vacated(name, sites)
         return sites
 

@@ -34,6 +34,8 @@ class _Placer:
         self.body = list(plan.tree.module.body)
         self.top = [n for n in self.body if _imports(n)]
         self.head = self._head()
+        # Places where a blank line has to set the new import off from the section above.
+        self.apart: set[int] = set()
 
     def run(self, active: set[Site]) -> list[Text]:
         ordered = sorted(active, key=lambda s: self.tree.span(s.node))
@@ -147,6 +149,8 @@ class _Placer:
                 content = newline + content.removesuffix(newline)
             if texts[0][1]:
                 content += newline
+            if at in self.apart:
+                content = newline + content
             edits.append(Text(at, at, content, 1))
         return edits
 
@@ -175,13 +179,29 @@ class _Placer:
             plain = [i for i in leading if not self._gone(i) and _package(self._text(i)) == package]
             if plain:
                 return self._after(plain[-1]), False
-        gone = [i for i in leading if self._gone(i) or self._mentions_xla(i)]
-        if gone:
-            first = gone[0]
+        ours = [i for i in leading if self._mentions_xla(i)]
+        if ours:
+            first = ours[0]
             return (self._after(first) if self._gone(first) else self._before(first)), False
         if leading:
-            return self._after(leading[-1]), False
+            return self._among(leading)
         return self._at_head(min(limit, self.head) if use is not None else self.head)
+
+    def _among(self, leading: list[int]) -> tuple[int, bool]:
+        """After the last third-party import, else before the project's own."""
+        own = [i for i in leading if self._is_own(i)]
+        other = [i for i in leading if not self._is_own(i) and not _is_stdlib(self._text(i))]
+        if other:
+            return self._after(other[-1]), False
+        if own:
+            return self._before(own[0]), True
+        self.apart.add(self._after(leading[-1]))
+        return self._after(leading[-1]), False
+
+    def _is_own(self, index: int) -> bool:
+        """Whether an import is relative, or of a module of the project."""
+        package = _package(self._text(index))
+        return package == "" or self.plan.builder.names.is_local(package)
 
     def _leading(self, imports: list[int]) -> list[int]:
         """The imports of the block at the top: those before the first def, class or long code."""

@@ -69,9 +69,10 @@ class Plan:
         self.pinned = pinned
         self.keeps_imports = keeps_imports
         self.newline = builder.newline
+        # Names in quoted annotations are uses as well, though they are not loaded.
         self.quoted = {
-            name
-            for node, _ in tree.strings
+            (id(scope.owner(name)), name)
+            for node, scope in tree.strings
             if id(node) in tree.annotations and isinstance(node, cst.SimpleString)
             for name in re.findall(r"[A-Za-z_]\w*", node.value)
         }
@@ -114,7 +115,11 @@ class Plan:
             and len(items) == len(block.items)
         }  # fmt: skip
         fixed = {id(s.expression) for s in active}
-        manual = [s for s in self.sites if s not in active and id(s.expression) not in fixed]
+        manual = [
+            s for s in self.sites
+            if s not in active and s.counts and id(s.expression) not in fixed
+            and s.reason != "version-gate"
+        ]  # fmt: skip
         suites = Suites(
             self.tree, lambda test: not any(self.tree.is_within(s.node, test) for s in manual)
         )
@@ -137,6 +142,12 @@ class Plan:
         vanished = _Vanished(self.tree, settled, replaced, kept, decorators)
         idle = {s for g in self.groups if g not in removed for s in g.guards}
         active -= idle
+        gone = {id(b.node) for g in removed for b in g.bindings}
+        active -= {
+            s for s in active
+            if s.change is not None and s.change.with_import and s.meaning is not None
+            and not any(id(b.node) in gone for b in s.meaning.bindings)
+        }  # fmt: skip
         swaps = {k: n for s in active if s.change for n in s.change.swaps for k in (id(n),)}
         applied = active | {s for s in self.sites if vanished.has(s.expression)}
         applied |= self._covered(applied, replaced, kept)
@@ -153,7 +164,7 @@ class Plan:
             (cst_module := star.module) is not None and _is_package(cst_module)
             for star, _ in self.tree.stars
         ))  # fmt: skip
-        assembly.edits = self._resolved(edits)
+        assembly.edits = self.resolved(edits)
         assembly.helpers = tuple(self._needed_helpers(active))
         return assembly
 
@@ -182,7 +193,9 @@ class Plan:
         active: set[Site],
         uses: set[str],
     ) -> bool:
-        if group.name in uses and not group.torch_xla or group.name in self.quoted:
+        if group.name in uses and not group.torch_xla:
+            return False
+        if (id(group.scope), group.name) in self.quoted:
             return False
         if not all(vanished.has(load) for load in group.loads):
             return False
@@ -290,7 +303,10 @@ class Plan:
                 edits.append(Text(self.lines.start(start), self.lines.end(end), ""))
         for node in swaps.values():
             start, end = self.tree.span(node)
-            edits.append(Text(start, self._comment_end(end), "import torch_tpu  # noqa: F401"))
+            rest = self._comment_end(end)
+            alone = not self.tree.text[rest : self.lines.end(rest)].strip()
+            text = "import torch_tpu  # noqa: F401" if alone else "import torch_tpu"
+            edits.append(Text(start, rest if alone else end, text))
         edits.extend(added)
         return [e for e in edits if e.start != e.end or e.content]
 
@@ -646,7 +662,7 @@ class Plan:
 
     # -- one list of edits -----------------------------------------------------------------------
 
-    def _resolved(self, edits: list[Text]) -> list[Text]:
+    def resolved(self, edits: list[Text]) -> list[Text]:
         """Sort the edits; one inside another gives way to it, insertions move to its end."""
         spans = sorted((e for e in edits if e.start != e.end), key=lambda e: (e.start, -e.end))
         merged: list[Text] = []

@@ -84,8 +84,9 @@ class Project:
         self._files: dict[tuple[str, str], str | None] = {}
         self._answers: dict[tuple[str, str], str | None] = {}
         self._leads: dict[str, frozenset[str]] = {}
-        self._importers: dict[str, dict[str, set[str]]] | None = None
-        self._vendor: str | None | bool = False
+        self._importers: dict[str, dict[str, set[str]]] = {}
+        self._words: dict[str, list[str]] | None = None
+        self._vendors: dict[str, str | None] = {}
 
     # -- files ----------------------------------------------------------------------------
 
@@ -290,66 +291,80 @@ class Project:
 
         A star import, or an import of the module itself, stands under ``*``.
         """
-        if self._importers is None:
-            self._importers = {}
+        real = os.path.abspath(file)
+        if real not in self._importers:
+            self._importers[real] = {}
+            stem = os.path.splitext(os.path.basename(real))[0]
+            if stem == "__init__":
+                stem = os.path.basename(os.path.dirname(real))
+            for path in self._imports_by_word().get(stem, ()):
+                if os.path.abspath(path) != real:
+                    self._note_imports(path, real)
+        return self._importers[real]
+
+    def _imports_by_word(self) -> dict[str, list[str]]:
+        """The files of the project by the words in their import lines; read once."""
+        if self._words is None:
+            self._words = {}
             for path in self.python_files():
                 data = self.read(path)
-                if data is not None and b"import" in data:
-                    self._note_imports(path, data)
-        return self._importers.get(os.path.abspath(file), {})
+                if data is None or b"import" not in data:
+                    continue
+                words: set[str] = set()
+                for module, names in import_lines(data, everywhere=True):
+                    words.update(module.split("."))
+                    words.update(n for n in names if n)
+                    if module.startswith("."):
+                        words.add(os.path.basename(os.path.dirname(path)))
+                for word in words:
+                    self._words.setdefault(word, []).append(path)
+        return self._words
 
-    def _note_imports(self, path: str, data: bytes) -> None:
-        assert self._importers is not None
-        if not any(
-            m.startswith(".") or self.module_file(m.split(".")[0], path)
-            for m, _ in import_lines(data, everywhere=True)
-        ):
-            return
-        import ast
+    def _note_imports(self, path: str, real: str) -> None:
+        data = self.read(path) or b""
+        for module, names in import_lines(data, everywhere=True):
+            for name in names:
+                if name is None:
+                    if self.module_file(module, path) == real:
+                        self._add(real, "*", path)
+                else:
+                    self._note_import(module, name, path, real)
 
-        try:
-            tree = ast.parse(data)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom):
-                base = "." * node.level + (node.module or "")
-                for alias in node.names:
-                    self._note_import(base, alias.name, path)
-            elif isinstance(node, ast.Import):
-                for alias in node.names:
-                    file = self.module_file(alias.name, path)
-                    if file is not None:
-                        self._add(file, "*", path)
+    def _note_import(self, base: str, name: str, path: str, real: str) -> None:
+        if self.module_file(base, path) == real:
+            self._add(real, name, path)
+        inner = f"{base}{'' if base.endswith('.') else '.'}{name}"
+        if self.module_file(inner, path) == real:
+            self._add(real, "*", path)
 
-    def _note_import(self, base: str, name: str, path: str) -> None:
-        file = self.module_file(base, path)
-        if file is not None:
-            self._add(file, name, path)
-        inner = self.module_file(f"{base}{'' if base.endswith('.') else '.'}{name}", path)
-        if inner is not None:
-            self._add(inner, "*", path)
-
-    def _add(self, file: str, name: str, path: str) -> None:
-        assert self._importers is not None
-        if os.path.abspath(file) != os.path.abspath(path):
-            names = self._importers.setdefault(os.path.abspath(file), {})
-            names.setdefault(name, set()).add(os.path.abspath(path))
+    def _add(self, real: str, name: str, path: str) -> None:
+        self._importers[real].setdefault(name, set()).add(os.path.abspath(path))
 
     # -- other hardware -------------------------------------------------------------------
 
-    def other_hardware(self) -> str | None:
-        """The vendor whose packages a file of the project imports at its top, unguarded."""
-        if self._vendor is False:
-            self._vendor = None
-            for path in self.python_files():
-                data = self.read(path)
-                match = _OTHER_IMPORT.search(data) if data else None
-                if match:
-                    self._vendor = OTHER_HARDWARE[match[1].decode()]
-                    break
-        assert self._vendor is not True
-        return self._vendor or None
+    def other_hardware(self, file: str) -> str | None:
+        """The vendor whose packages a file near ``file`` imports at its top, unguarded.
+
+        Near is the outermost package of the file, or its folder: one project may hold examples
+        for several kinds of hardware.
+        """
+        folder = top = os.path.dirname(os.path.abspath(file))
+        while os.path.exists(os.path.join(top, "__init__.py")) and top != self.root:
+            folder, top = top, os.path.dirname(top)
+        if folder not in self._vendors:
+            self._vendors[folder] = self._vendor_in(folder, packages=folder != top)
+        return self._vendors[folder]
+
+    def _vendor_in(self, folder: str, packages: bool) -> str | None:
+        for path in self.python_files():
+            inside = path.startswith(folder + os.sep) if packages else (
+                os.path.dirname(path) == folder
+            )
+            data = self.read(path) if inside else None
+            match = _OTHER_IMPORT.search(data) if data else None
+            if match:
+                return OTHER_HARDWARE[match[1].decode()]
+        return None
 
 
 def import_lines(data: bytes, everywhere: bool) -> Iterator[tuple[str, list[str | None]]]:

@@ -32,7 +32,8 @@ class Change:
     ``needs`` are import statements; ``helpers`` the names of helpers; ``uses`` are names of the
     file that the new text uses. ``deeper`` is a node whose further lines go one level in,
     because the statement gets a block around it. ``swaps`` are imports that become
-    ``import torch_tpu``, since their success is what a flag tells.
+    ``import torch_tpu``, since their success is what a flag tells. ``with_import``: the fix
+    is right only if the import that the site uses goes as well.
     """
 
     cuts: list[Cut] = field(default_factory=list)
@@ -46,6 +47,7 @@ class Change:
     uses: set[str] = field(default_factory=set)
     deeper: cst.CSTNode | None = None
     swaps: list[cst.CSTNode] = field(default_factory=list)
+    with_import: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -212,10 +212,11 @@ def paused_gc() -> Iterator[None]:
 class Tree:
     """The parsed file and what one walk over it found.
 
-    ``text`` is the source without its byte order mark. Raises ``cst.ParserSyntaxError``.
+    ``text`` is the source without its byte order mark, ``parsable`` the same for the parser,
+    as long to the character. Raises ``cst.ParserSyntaxError``.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, parsable: str) -> None:
         if sys.getrecursionlimit() < _RECURSION_LIMIT:
             sys.setrecursionlimit(_RECURSION_LIMIT)
         self.text = text
@@ -233,7 +234,8 @@ class Tree:
         self.exported: set[str] = set()
         self._positions: _Positions | None = None
         with paused_gc():
-            self.module = cst.parse_module(text)
+            self.module = cst.parse_module(parsable)
+            self._parsable = parsable
             self.root = Scope("module", self.module)
             _Walk(self).run()
 
@@ -247,7 +249,7 @@ class Tree:
         with paused_gc():
             self.module._codegen(state)
         code = "".join(state.tokens)
-        if code != self.text:
+        if code != self._parsable:
             raise ValueError("the parser does not give back the source unchanged")
         self._positions = state
 

@@ -14,8 +14,22 @@ _IMPORTS = ["import importlib.util"]
 
 def module_flag(site: Site, builder: Builder) -> Change | str:
     """Ask for torch_tpu instead, in comparisons with None and in truth tests."""
+    made = _asked(site, builder)
+    if isinstance(made, Change):
+        made.with_import = True
+    return made
+
+
+def _asked(site: Site, builder: Builder) -> Change | str:
     tree, node = builder.tree, site.expression
     parent = tree.parent(node)
+    if isinstance(parent, cst.Arg):
+        call = tree.parent(parent)
+        if isinstance(call, cst.Call) and isinstance(call.func, cst.Name):
+            if call.func.value in ("hasattr", "getattr", "setattr", "vars", "dir"):
+                return "dynamic-access"
+    if not _fails_without_torch_xla(site, builder):
+        return "value-escapes"
     if isinstance(parent, cst.Comparison) and len(parent.comparisons) == 1:
         target = parent.comparisons[0]
         if isinstance(target.comparator, cst.Name) and target.comparator.value == "None":
@@ -24,9 +38,16 @@ def module_flag(site: Site, builder: Builder) -> Change | str:
             return builder.replace(site, f"{_SPEC} is not None", _IMPORTS, node=parent)
     if is_truth_test(tree, node):
         return builder.replace(site, f"{_SPEC} is not None", _IMPORTS)
-    if isinstance(parent, cst.Arg):
-        call = tree.parent(parent)
-        if isinstance(call, cst.Call) and isinstance(call.func, cst.Name):
-            if call.func.value in ("hasattr", "getattr", "setattr", "vars", "dir"):
-                return "dynamic-access"
     return "value-escapes"
+
+
+def _fails_without_torch_xla(site: Site, builder: Builder) -> bool:
+    """Whether the name is None just where the import fails, and not by another condition."""
+    imports = [b for b in site.meaning.bindings if b.path] if site.meaning is not None else []
+    for binding in imports:
+        above = list(builder.tree.ancestors(binding.node))
+        if any(isinstance(a, (cst.If, cst.For, cst.While)) for a in above):
+            return False
+        if not any(isinstance(a, cst.Try) for a in above):
+            return False
+    return bool(imports)
