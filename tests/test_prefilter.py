@@ -11,7 +11,6 @@ from xla2tpu.prefilter import interesting
     "text",
     [
         "import torch_xla",
-        "TORCH_XLA_VERSION = 1",
         "if is_torch_xla_available(): pass",
         "extras = ['torch-xla']",
         'd = torch.device("xla:1")',
@@ -28,7 +27,7 @@ def test_is_interesting(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "import torch\n", "xla = 1", "import jax  # xla", "relaxed = 'relax'"]
+    "text", ["", "import torch\n", "xla = 1", "import jax  # xla", "relaxed = 'relax'", "size = 'xlarge'"]
 )
 def test_is_not_interesting(text: str) -> None:
     assert not interesting(text.encode())

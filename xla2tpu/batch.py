@@ -23,6 +23,7 @@ Progress = Callable[..., None]
 
 # Starting processes costs more than this many files.
 _FILES_FOR_A_POOL = 12
+_FILES_FOR_HINTS = 50
 _ROUNDS = 5
 
 
@@ -42,20 +43,32 @@ def run_project(
         result, data = _read(path)
         if data is not None:
             root = settings.root or find_root(path)
-            project = projects.setdefault(root, Project(root))
-            if prefilter.interesting(data) or project.leads_somewhere(data, path):
+            if root not in projects:
+                projects[root] = Project(root)
+            project = projects[root]
+            if prefilter.interesting(data) or _leads(project, data, path, len(files)):
                 matter.append((path, replace(settings, root=root)))
                 continue
         results[path] = result
         if progress is not None:
             progress(1)
     if matter:
+        _prepare(matter)
         for result in _run_all(matter, jobs, progress):
             results[result.path] = result
         if any(s.mode is not Mode.CHECK for _, s in matter):
             _release(matter, projects, results)
     ordered = [results[path] for path, _ in files]
     return [*ordered, *_helper_modules(matter, results)]
+
+
+def _leads(project: Project, data: bytes, path: str, files: int) -> bool:
+    """Whether a file gets torch_xla names through the project."""
+    if files >= _FILES_FOR_HINTS:
+        stems, names = project.hints()
+        if not any(stem in data for stem in stems) or names.search(data) is None:
+            return False
+    return project.leads_somewhere(data, path)
 
 
 def _read(path: str) -> tuple[FileResult, bytes | None]:
@@ -83,6 +96,14 @@ def run_one(job: Job, released: frozenset[str] = frozenset()) -> FileResult:
     if result.output is None and not result.findings:
         result.source = None
     return result
+
+
+def _prepare(jobs_: list[Job]) -> None:
+    """Read each project once for all of its files, before processes are forked."""
+    from xla2tpu import engine
+
+    for root in {settings.root or "" for _, settings in jobs_}:
+        engine.project_of(root).hints()
 
 
 def _run_all(jobs_: list[Job], jobs: int, progress: Progress | None) -> Iterator[FileResult]:
@@ -164,7 +185,7 @@ def _has_let_go(
     if data is None:
         return False
     for module, names in import_lines(data, everywhere=True):
-        for other in names:
+        for other, _ in names:
             if other is None or other == "*":
                 if project.module_file(module, importer) == file:
                     return False

@@ -41,7 +41,7 @@ from xla2tpu.reasons import REASONS
 from xla2tpu.rules import Rule, RuleSet, load_rules
 from xla2tpu.sites import References, Site, modules_of
 from xla2tpu.source import Source, UndecodableError, decode
-from xla2tpu.tree import Tree
+from xla2tpu.tree import PositionError, Tree
 
 SYNTAX, HARDWARE, UNUSED_SUPPRESSION, STALE_MARKER = "XLA000", "XLA090", "XLA095", "XLA096"
 _DEEP = 180
@@ -54,13 +54,9 @@ def _modules(rules_key: tuple[str, ...]) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=8)
-def _project(root: str) -> Project:
+def project_of(root: str) -> Project:
+    """The names of a project; its files are read once in a process."""
     return Project(root)
-
-
-def forget_projects() -> None:
-    """Read the projects' files anew from now on."""
-    _project.cache_clear()
 
 
 def run_source(
@@ -91,9 +87,14 @@ def run_source(
         result.status = Status.NEEDS_WORK
         return result
     if project is None:
-        project = _project(settings.root or find_root(path))
-    run = _Run(data, path, settings, source, tree, rules, project, released)
-    run.finish(result)
+        project = project_of(settings.root or find_root(path))
+    try:
+        run = _Run(data, path, settings, source, tree, rules, project, released)
+        run.finish(result)
+    except PositionError as error:
+        result.findings = [_syntax_finding(rules.rules[SYNTAX], source, _BadSyntax(1, 1, str(error)))]
+        result.status = Status.NEEDS_WORK
+        return result
     if verify and result.output is not None:
         _verify(result, settings, project, released)
     return result
@@ -121,7 +122,6 @@ def _parse(text: str) -> Tree:
             raise _BadSyntax(1, 1, "too deeply nested to be parsed") from error
     try:
         tree = Tree(text, _parsable(text))
-        tree.locate()
     except cst.ParserSyntaxError as error:
         message = re.sub(r"^parser error: error at \d+:\d+: ", "", error.message)
         raise _BadSyntax(error.raw_line, error.raw_column + 1, message) from error
@@ -200,6 +200,7 @@ class _Run:
         self.tree, self.rules, self.project = tree, rules, project
         self.real = os.path.abspath(path)
         self.released = released
+        project.hints()
         modules = _modules(settings.rule_files)
         self.names = Names(
             tree,

@@ -126,6 +126,12 @@ def _call(
     if call.args[0] is not arg:
         return None
     callee = builder.callee(call, scope) or ""
+    if isinstance(call.func, cst.Name):
+        # The helpers that an earlier run put in for these functions of torch_xla.
+        for helper in ("getenv_as", "check_env_flag"):
+            known = builder.rules.helpers.get(helper)
+            if known is not None and builder.naming.present(known, call.func.value):
+                return "read", None, None
     if callee.startswith("torch_xla") and callee.endswith((".getenv_as", ".check_env_flag")):
         return "read", None, None
     name = callee.removeprefix("os.environ.").removeprefix("os.")

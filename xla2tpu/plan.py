@@ -197,6 +197,8 @@ class Plan:
             return False
         if (id(group.scope), group.name) in self.quoted:
             return False
+        if not (group.loads or group.torch_xla):
+            return False
         if not all(vanished.has(load) for load in group.loads):
             return False
         if group.top and (group.name in self.tree.exported or self.pinned(group.name)):

@@ -6,6 +6,7 @@ decides what is rewritten; nothing here writes.
 
 from __future__ import annotations
 
+import bisect
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,9 @@ _IMPORT_LINE = re.compile(
     rb"^([ \t]*)(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]*)|import[ \t]+([\w., \t]+))",
     re.M,
 )
-_OPENER = re.compile(rb"^(try|except|finally|if|elif|else|with)\b", re.M)
+_COLUMN_0 = re.compile(rb"^[^\s#)\]}]", re.M)
+_ALIAS = re.compile(rb"^[ \t]*([A-Za-z_]\w*)[ \t]*=[ \t]*(?:getattr\()?[A-Za-z_][\w.]*", re.M)
+_OPENER = re.compile(rb"(try|except|finally|if|elif|else|with)\b")
 _SKIPPED = frozenset(
     {".git", ".hg", ".tox", ".nox", ".venv", "venv", "node_modules", "__pycache__", "build", "dist",
      ".eggs", "site-packages", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
@@ -85,7 +88,10 @@ class Project:
         self._answers: dict[tuple[str, str], str | None] = {}
         self._leads: dict[str, frozenset[str]] = {}
         self._importers: dict[str, dict[str, set[str]]] = {}
-        self._words: dict[str, list[str]] | None = None
+        self._handing: list[str] = []
+        self._listings: dict[str, frozenset[str]] = {}
+        self._names: frozenset[str] = frozenset()
+        self._hints: tuple[tuple[bytes, ...], re.Pattern[bytes]] | None = None
         self._vendors: dict[str, str | None] = {}
 
     # -- files ----------------------------------------------------------------------------
@@ -143,7 +149,7 @@ class Project:
     def _bases(self, folder: str) -> list[str]:
         """Where an absolute import may start: beside the script, above its package, the root, src."""
         top = folder
-        while os.path.exists(os.path.join(top, "__init__.py")) and top != self.root:
+        while "__init__.py" in self._entries(top) and top != self.root:
             top = os.path.dirname(top)
         bases = [folder] if top == folder else []
         bases += [top, self.root, os.path.join(self.root, "src")]
@@ -151,17 +157,35 @@ class Project:
 
     def _below(self, base: str, module: str) -> str | None:
         place = os.path.join(base, *module.split(".")) if module else base
-        if not os.path.abspath(place).startswith(self.root):
+        if not place.startswith(self.root):
             return None
+        folder, name = os.path.split(place)
+        entries = self._entries(folder)
+        if name in entries and "__init__.py" in self._entries(place):
+            return os.path.join(place, "__init__.py")
+        if f"{name}.py" in entries:
+            return f"{place}.py"
         for candidate in (os.path.join(place, "__init__.py"), f"{place}.py"):
-            if candidate in self.buffers or os.path.isfile(candidate):
+            if candidate in self.buffers:
                 return candidate
-        return place if os.path.isdir(place) and module else None
+        return place if module and name in entries and os.path.isdir(place) else None
+
+    def _entries(self, folder: str) -> frozenset[str]:
+        """The names in a folder, read once; empty where there is no such folder."""
+        if folder not in self._listings:
+            try:
+                self._listings[folder] = frozenset(os.listdir(folder))
+            except OSError:
+                self._listings[folder] = frozenset()
+        return self._listings[folder]
 
     # -- what a path leads to -------------------------------------------------------------
 
     def canonical(self, path: str, importer: str) -> str | None:
         """The torch_xla path behind a dotted path as ``importer`` writes it, None for none."""
+        if self._hints is not None and not path.startswith(_PACKAGES):
+            if self._names.isdisjoint(path.split(".")):
+                return None
         key = (path, os.path.dirname(importer))
         if key not in self._answers:
             self._answers[key] = None  # stops import cycles
@@ -217,16 +241,16 @@ class Project:
         data = self.read(file)
         if data is None or b"import" not in data:
             return None
-        if b"torch_xla" not in data:
+        if b"torch_xla" not in data or not _imports_at_top(data):
             # It can only hand names on: its import lines tell all, at a hundredth of the cost.
             module = _Module()
             for base, names in import_lines(data, everywhere=False):
-                for name in names:
+                for name, local in names:
                     if name == "*":
                         module.stars.append(base)
                     elif name is not None:
                         path = f"{base}{name}" if base.endswith(".") else f"{base}.{name}"
-                        module.exports.setdefault(name, set()).add(path)
+                        module.exports.setdefault(local, set()).add(path)
             return module
         import ast
 
@@ -247,7 +271,7 @@ class Project:
             return False
         importer = os.path.abspath(path)
         for module, names in import_lines(data, everywhere=True):
-            for name in names:
+            for name, _ in names:
                 if name is None:
                     found = self._uses_module(module, importer, data)
                 elif name == "*":
@@ -294,36 +318,58 @@ class Project:
         real = os.path.abspath(file)
         if real not in self._importers:
             self._importers[real] = {}
-            stem = os.path.splitext(os.path.basename(real))[0]
-            if stem == "__init__":
-                stem = os.path.basename(os.path.dirname(real))
-            for path in self._imports_by_word().get(stem, ()):
-                if os.path.abspath(path) != real:
+            self.hints()
+            stem = _stem(real).encode()
+            for path in self._handing:
+                # ``from . import name`` names a package by its dots alone.
+                if stem in (self.read(path) or b"") or os.path.basename(real) == "__init__.py":
                     self._note_imports(path, real)
         return self._importers[real]
 
-    def _imports_by_word(self) -> dict[str, list[str]]:
-        """The files of the project by the words in their import lines; read once."""
-        if self._words is None:
-            self._words = {}
-            for path in self.python_files():
-                data = self.read(path)
-                if data is None or b"import" not in data:
+    def hints(self) -> tuple[tuple[bytes, ...], re.Pattern[bytes]]:
+        """What a file must hold to import torch_xla names through the project.
+
+        One of the modules' words, and one of the names as a word. It rules out nearly all files
+        before `leads_somewhere` follows their imports. The project is read for it twice.
+        """
+        if self._hints is None:
+            names: set[str] = set()
+            stems: set[str] = set()
+            files = list(self.python_files())
+            for file in files:
+                data = self.read(file)
+                if data is None or b"torch_xla" not in data:
                     continue
-                words: set[str] = set()
-                for module, names in import_lines(data, everywhere=True):
-                    words.update(module.split("."))
-                    words.update(n for n in names if n)
-                    if module.startswith("."):
-                        words.add(os.path.basename(os.path.dirname(path)))
-                for word in words:
-                    self._words.setdefault(word, []).append(path)
-        return self._words
+                direct = _direct(data)
+                if direct:
+                    names |= direct
+                    stems.add(_stem(file))
+            known = -1
+            while stems and known != len(names) + len(stems):
+                known = len(names) + len(stems)
+                self._handing = [f for f in files if self._hands_on(f, names, stems)]
+            self._names = frozenset(names)
+            self._hints = tuple(s.encode() for s in sorted(stems)), _words(names)
+        return self._hints
+
+    def _hands_on(self, file: str, names: set[str], stems: set[str]) -> bool:
+        """Whether a file may import the names; adds those that it binds at its top."""
+        data = self.read(file)
+        if data is None or not any(s.encode() in data for s in stems):
+            return False
+        if not any(n.encode() in data for n in names) or not _words(names).search(data):
+            return "*" in names
+        for _, imported in import_lines(data, everywhere=False):
+            for name, local in imported:
+                if name == "*" or name in names:
+                    names.add(local)
+                    stems.add(_stem(file))
+        return True
 
     def _note_imports(self, path: str, real: str) -> None:
         data = self.read(path) or b""
         for module, names in import_lines(data, everywhere=True):
-            for name in names:
+            for name, _ in names:
                 if name is None:
                     if self.module_file(module, path) == real:
                         self._add(real, "*", path)
@@ -367,38 +413,76 @@ class Project:
         return None
 
 
-def import_lines(data: bytes, everywhere: bool) -> Iterator[tuple[str, list[str | None]]]:
-    """The imports of a file by their text: module and names, ``[None]`` for the module itself.
+def _imports_at_top(data: bytes) -> bool:
+    """Whether a file imports torch_xla so that its names stand at the top of the file."""
+    return any(m.startswith("torch_xla") for m, _ in import_lines(data, everywhere=False))
+
+
+def _stem(file: str) -> str:
+    """The name by which other files import a file: its own, or its folder's for a package."""
+    stem = os.path.splitext(os.path.basename(file))[0]
+    return os.path.basename(os.path.dirname(file)) if stem == "__init__" else stem
+
+
+def _direct(data: bytes) -> set[str]:
+    """The names at the top of a file that are torch_xla's, as its import lines say."""
+    names: set[str] = set()
+    for module, imported in import_lines(data, everywhere=False):
+        if module.startswith(_PACKAGES):
+            names.update(local for _, local in imported)
+    if names:
+        # ``xm = torch_xla.core.xla_model``: an alias at the top counts as well.
+        names.update(m[1].decode() for m in _ALIAS.finditer(data))
+    return names
+
+
+def _words(names: Iterable[str]) -> re.Pattern[bytes]:
+    escaped = b"|".join(re.escape(n.encode()) for n in sorted(names))
+    return re.compile(rb"\b(?:" + escaped + rb")\b" if escaped else rb"(?!)")
+
+
+def import_lines(
+    data: bytes, everywhere: bool
+) -> Iterator[tuple[str, list[tuple[str | None, str]]]]:
+    """The imports of a file by their text: the module, and names with what they are bound to.
+
+    The name is None where the module itself is imported.
 
     Without ``everywhere`` only those that bind names at the top of the file: at the start of a
     line, or below a ``try``, ``if`` and the like that is.
     """
+    openers = _Openers(data)
     for match in _IMPORT_LINE.finditer(data):
-        if match[1] and not everywhere and not _is_guarded(data, match.start()):
+        if match[1] and not everywhere and not openers.guards(match.start()):
             continue
         if match[2] is None:
             for part in match[4].decode("ascii", "replace").split(","):
-                if part.split():
-                    yield part.split()[0], [None]
+                words = part.split()
+                if words:
+                    yield words[0], [(None, words[-1].split(".")[0])]
             continue
         text = re.sub(rb"#[^\n]*|[()\\\s]+", b" ", match[3]).decode("ascii", "replace")
-        names: list[str | None] = []
+        names: list[tuple[str | None, str]] = []
         for part in text.split(","):
             words = part.split()
             if words:
-                names.append(words[0])
+                names.append((words[0], words[-1]))
         yield match[2].decode("ascii", "replace"), names
 
 
-def _is_guarded(data: bytes, at: int) -> bool:
-    """Whether the last line before that is not indented opens a ``try`` or the like."""
-    while at > 0:
-        start = data.rfind(b"\n", 0, at - 1) + 1
-        line = data[start:at]
-        if line.strip() and line[:1] not in b" \t#\r\n)":
-            return _OPENER.match(line) is not None
-        at = start
-    return False
+class _Openers:
+    """Tells whether a line stands below a ``try`` or the like at the start of a line."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.starts: list[int] | None = None
+
+    def guards(self, at: int) -> bool:
+        """Whether the last line before ``at`` that is not indented opens such a block."""
+        if self.starts is None:
+            self.starts = [m.start() for m in _COLUMN_0.finditer(self.data)]
+        index = bisect.bisect_left(self.starts, at) - 1
+        return index >= 0 and _OPENER.match(self.data, self.starts[index]) is not None
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

@@ -209,6 +209,10 @@ def paused_gc() -> Iterator[None]:
             gc.enable()
 
 
+class PositionError(ValueError):
+    """The parser does not give back the source unchanged, so that no position can be trusted."""
+
+
 class Tree:
     """The parsed file and what one walk over it found.
 
@@ -242,7 +246,7 @@ class Tree:
     # -- positions ------------------------------------------------------------------------
 
     def locate(self) -> None:
-        """Find the spans of all nodes; raises ValueError where libcst does not give back the text."""
+        """Find the spans of all nodes; raises `PositionError`."""
         if self._positions is not None:
             return
         state = _Positions(self.module.default_indent, self.module.default_newline)
@@ -250,7 +254,7 @@ class Tree:
             self.module._codegen(state)
         code = "".join(state.tokens)
         if code != self._parsable:
-            raise ValueError("the parser does not give back the source unchanged")
+            raise PositionError("the parser does not give back the source unchanged")
         self._positions = state
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
