@@ -11,7 +11,7 @@ from xla2tpu.prefilter import interesting
     "text",
     [
         "import torch_xla",
-        "if is_torch_xla_available(): pass",
+        "from transformers import is_torch_xla_available",
         "extras = ['torch-xla']",
         'd = torch.device("xla:1")',
         "d = 'xla'",
@@ -27,7 +27,16 @@ def test_is_interesting(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "import torch\n", "xla = 1", "import jax  # xla", "relaxed = 'relax'", "size = 'xlarge'"]
+    "text",
+    [
+        "",
+        "import torch\n",
+        "xla = 1",
+        "import jax  # xla",
+        "relaxed = 'relax'",
+        "size = 'xlarge'",
+        "from .utils import is_torch_xla_available",
+    ],
 )
 def test_is_not_interesting(text: str) -> None:
     assert not interesting(text.encode())

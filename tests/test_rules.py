@@ -10,7 +10,8 @@ import yaml
 
 from xla2tpu import rules
 from xla2tpu.model import Applicability, Effort
-from xla2tpu.rules import Api, Rule, RuleError, RuleSet, Signature, load_rules, validate
+from xla2tpu.rulecheck import problems
+from xla2tpu.rules import Api, Rule, RuleError, RuleSet, Signature, load_rules
 
 RULE = """\
 code: XLA990
@@ -51,7 +52,7 @@ def one(write, text: str) -> Rule:
 
 
 def test_every_shipped_rule_is_valid() -> None:
-    assert validate(load_rules()) == []
+    assert problems(load_rules()) == []
 
 
 def test_rules_are_sorted_and_named_once() -> None:
@@ -76,7 +77,7 @@ def test_fields_of_a_user_rule(write) -> None:
     assert case.applicability is Applicability.SAFE
     (example,) = rule.examples
     assert (example.after, example.left, example.unsafe) == ("", None, False)
-    assert validate(load_rules(write(RULE))) == validate(load_rules())
+    assert problems(load_rules(write(RULE))) == problems(load_rules())
 
 
 def test_several_rules_in_one_user_file(write) -> None:
@@ -191,7 +192,7 @@ def test_statement_action_needs_its_context(write) -> None:
 def test_validation_looks_inside(write, old: str, new: str, problem: str) -> None:
     assert old in RULE
     found = [
-        line for line in validate(load_rules(write(RULE.replace(old, new)))) if "XLA990" in line
+        line for line in problems(load_rules(write(RULE.replace(old, new)))) if "XLA990" in line
     ]
     assert found
     assert problem in found[0]
@@ -208,12 +209,12 @@ def test_validation_looks_inside(write, old: str, new: str, problem: str) -> Non
 )
 def test_templates_that_are_right(write, action: str, template: str) -> None:
     text = RULE.replace("delete: true", f"{action}: {template}\n    imports: [import torch]")
-    assert not [line for line in validate(load_rules(write(text))) if "XLA990" in line]
+    assert not [line for line in problems(load_rules(write(text))) if "XLA990" in line]
 
 
 def test_a_rule_without_examples_is_no_rule(write) -> None:
     text = RULE[: RULE.index("examples:")]
-    assert any("examples: missing" in line for line in validate(load_rules(write(text))))
+    assert any("examples: missing" in line for line in problems(load_rules(write(text))))
 
 
 def made(code: str, *paths: str) -> Rule:

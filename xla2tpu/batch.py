@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from xla2tpu import prefilter
 from xla2tpu.model import FileResult, Mode, Settings, Status
-from xla2tpu.project import Project, find_root, import_lines
+from xla2tpu.project import Project, find_root, import_lines, project_of
 
 if TYPE_CHECKING:
     from xla2tpu.rules import RuleSet
@@ -22,7 +22,7 @@ Job = tuple[str, Settings]
 Progress = Callable[..., None]
 
 # Starting processes costs more than this many files.
-_FILES_FOR_A_POOL = 12
+_FILES_FOR_A_POOL = 16
 _FILES_FOR_HINTS = 50
 _ROUNDS = 5
 
@@ -36,24 +36,34 @@ def run_project(
     the same run. Results come in the order of the files; the ``--helpers-module`` is an extra
     one at the end.
     """
+    project_of.cache_clear()
     projects: dict[str, Project] = {}
     results: dict[str, FileResult] = {}
     matter: list[Job] = []
+    waiting: list[Job] = []
     for path, settings in files:
         result, data = _read(path)
-        if data is not None:
-            root = settings.root or find_root(path)
-            if root not in projects:
-                projects[root] = Project(root)
-            project = projects[root]
-            if prefilter.interesting(data) or _leads(project, data, path, len(files)):
-                matter.append((path, replace(settings, root=root)))
-                continue
         results[path] = result
-        if progress is not None:
-            progress(1)
+        if data is None:
+            _tell(progress)
+            continue
+        root = settings.root or find_root(path)
+        project = projects[root] = project_of(root)
+        project.note(path, data)
+        job = (path, replace(settings, root=root))
+        if prefilter.interesting(data):
+            matter.append(job)
+        else:
+            waiting.append(job)
+    for job in waiting:
+        if _leads(projects[job[1].root or ""], job[0], len(files)):
+            matter.append(job)
+        else:
+            _tell(progress)
     if matter:
-        _prepare(matter)
+        # Read before processes are forked, so that each need not do it again.
+        for project in projects.values():
+            project.hints()
         for result in _run_all(matter, jobs, progress):
             results[result.path] = result
         if any(s.mode is not Mode.CHECK for _, s in matter):
@@ -62,13 +72,17 @@ def run_project(
     return [*ordered, *_helper_modules(matter, results)]
 
 
-def _leads(project: Project, data: bytes, path: str, files: int) -> bool:
+def _tell(progress: Progress | None) -> None:
+    if progress is not None:
+        progress(1)
+
+
+def _leads(project: Project, path: str, files: int) -> bool:
     """Whether a file gets torch_xla names through the project."""
-    if files >= _FILES_FOR_HINTS:
-        stems, names = project.hints()
-        if not any(stem in data for stem in stems) or names.search(data) is None:
-            return False
-    return project.leads_somewhere(data, path)
+    if files >= _FILES_FOR_HINTS and not project.may_lead(path):
+        return False
+    data = project.read(path)
+    return data is not None and project.leads_somewhere(data, path)
 
 
 def _read(path: str) -> tuple[FileResult, bytes | None]:
@@ -98,22 +112,13 @@ def run_one(job: Job, released: frozenset[str] = frozenset()) -> FileResult:
     return result
 
 
-def _prepare(jobs_: list[Job]) -> None:
-    """Read each project once for all of its files, before processes are forked."""
-    from xla2tpu import engine
-
-    for root in {settings.root or "" for _, settings in jobs_}:
-        engine.project_of(root).hints()
-
-
 def _run_all(jobs_: list[Job], jobs: int, progress: Progress | None) -> Iterator[FileResult]:
     if jobs > 1 and len(jobs_) >= _FILES_FOR_A_POOL:
         yield from _in_processes(jobs_, jobs, progress)
         return
     for job in jobs_:
         yield run_one(job)
-        if progress is not None:
-            progress(1)
+        _tell(progress)
 
 
 def _in_processes(jobs_: list[Job], jobs: int, progress: Progress | None) -> Iterator[FileResult]:
@@ -126,14 +131,12 @@ def _in_processes(jobs_: list[Job], jobs: int, progress: Progress | None) -> Ite
             for result in pool.map(run_one, jobs_, chunksize=4):
                 del waiting[result.path]
                 yield result
-                if progress is not None:
-                    progress(1)
+                _tell(progress)
     except BrokenProcessPool:
         # A file that ends its process is found by running what is left one by one.
         for path, job in list(waiting.items()):
             yield _alone(path, job)
-            if progress is not None:
-                progress(1)
+            _tell(progress)
 
 
 def _alone(path: str, job: Job) -> FileResult:
@@ -177,9 +180,7 @@ def _release(
             return
 
 
-def _has_let_go(
-    importer: str, file: str, name: str, project: Project, result: FileResult
-) -> bool:
+def _has_let_go(importer: str, file: str, name: str, project: Project, result: FileResult) -> bool:
     """Whether a file, as it will be written, no longer imports ``name`` from ``file``."""
     data = result.output if result.output is not None else project.read(importer)
     if data is None:

@@ -110,7 +110,9 @@ class Builder:
             lead = f"\n{' ' * 4}"
         lines = [self._indented(p) if isinstance(p, str) else p for p in pieces]
         if lead:
-            lines = [p.replace(INDENT, INDENT + self.unit) if isinstance(p, str) else p for p in lines]
+            lines = [
+                p.replace(INDENT, INDENT + self.unit) if isinstance(p, str) else p for p in lines
+            ]
             lines.insert(0, self.newline + INDENT + self.unit)
             if len(lines) > 1 and isinstance(lines[1], str):
                 lines[0:2] = [f"{lines[0]}{lines[1]}"]

@@ -76,7 +76,9 @@ def needs_index(site: Site, builder: Builder) -> bool:
         parent = tree.parent(parent)
     if not isinstance(parent, (cst.Assign, cst.AnnAssign)):
         return False
-    targets = [t.target for t in parent.targets] if isinstance(parent, cst.Assign) else [parent.target]
+    targets = (
+        [t.target for t in parent.targets] if isinstance(parent, cst.Assign) else [parent.target]
+    )
     for target in targets:
         if isinstance(target, cst.Name):
             owner = site.scope.owner(target.value)
@@ -99,7 +101,9 @@ def _use_needs_index(node: cst.CSTNode, builder: Builder) -> bool:
         case cst.Attribute() if parent.value is node:
             return parent.attr.value == "index"
         case cst.Comparison():
-            return not any(_is_string(t.comparator) or _is_none(t.comparator) for t in parent.comparisons)
+            return not any(
+                _is_string(t.comparator) or _is_none(t.comparator) for t in parent.comparisons
+            )
         case cst.ComparisonTarget():
             whole = builder.tree.parent(parent)
             left = whole.left if isinstance(whole, cst.Comparison) else None
@@ -206,13 +210,12 @@ def _has_dtype(call: cst.Call) -> bool:
     if any(a.star for a in call.args):
         return True
     return len(call.args) > 1 and (
-        call.args[1].keyword is None or any(a.keyword and a.keyword.value == "dtype" for a in call.args)
+        call.args[1].keyword is None
+        or any(a.keyword and a.keyword.value == "dtype" for a in call.args)
     )
 
 
-def _tested(
-    node: cst.SimpleString, scope: Scope, builder: Builder
-) -> tuple[bool, Change] | None:
+def _tested(node: cst.SimpleString, scope: Scope, builder: Builder) -> tuple[bool, Change] | None:
     """A test of a device against the string: whether the device is known, and the new string."""
     tree = builder.tree
     parent = tree.parent(node)

@@ -35,28 +35,24 @@ from xla2tpu.model import (
 )
 from xla2tpu.names import Names, is_torch_xla
 from xla2tpu.naming import Naming
-from xla2tpu.plan import Assembly, Conflict, Plan, Text, to_bytes
-from xla2tpu.project import OTHER_HARDWARE, Project, find_root
+from xla2tpu.plan import Assembly, Conflict, Plan, to_bytes
+from xla2tpu.project import OTHER_HARDWARE, Project, find_root, project_of
 from xla2tpu.reasons import REASONS
 from xla2tpu.rules import Rule, RuleSet, load_rules
-from xla2tpu.sites import References, Site, modules_of
+from xla2tpu.sites import References, Site, Text, modules_of
 from xla2tpu.source import Source, UndecodableError, decode
-from xla2tpu.tree import PositionError, Tree
+from xla2tpu.tree import PositionError, Tree, paused_gc
 
 SYNTAX, HARDWARE, UNUSED_SUPPRESSION, STALE_MARKER = "XLA000", "XLA090", "XLA095", "XLA096"
 _DEEP = 180
 _LONG_LINE = 5_000
+_MANY_LINES = 100_000
+_NOT_BRACKETS = bytes(c for c in range(256) if c not in b"()[]{}")
 
 
 @functools.cache
 def _modules(rules_key: tuple[str, ...]) -> frozenset[str]:
     return modules_of(load_rules(rules_key))
-
-
-@functools.lru_cache(maxsize=8)
-def project_of(root: str) -> Project:
-    """The names of a project; its files are read once in a process."""
-    return Project(root)
 
 
 def run_source(
@@ -73,6 +69,19 @@ def run_source(
     ``path`` is where the file stands, for the names of its project. ``released`` are names at
     its top that no other file will import any longer. Never raises for bad source.
     """
+    if project is None:
+        project = project_of(settings.root or find_root(path))
+    # Trees are large and short-lived: collecting while they stand costs more than parsing them.
+    with paused_gc():
+        result = _run_once(data, path, settings, project, released)
+    if verify and result.output is not None:
+        _verify(result, settings, project, released)
+    return result
+
+
+def _run_once(
+    data: bytes, path: str, settings: Settings, project: Project, released: frozenset[str]
+) -> FileResult:
     result = FileResult(path, Status.CLEAN, source=data)
     try:
         source = decode(data)
@@ -82,21 +91,17 @@ def run_source(
     rules = load_rules(settings.rule_files)
     try:
         tree = _parse(source.text)
+        try:
+            run = _Run(data, path, settings, source, tree, rules, project, released)
+            run.finish(result)
+            run.release()
+        except PositionError as error:
+            raise _BadSyntax(1, 1, str(error)) from error
+        finally:
+            tree.release()
     except _BadSyntax as error:
         result.findings = [_syntax_finding(rules.rules[SYNTAX], source, error)]
         result.status = Status.NEEDS_WORK
-        return result
-    if project is None:
-        project = project_of(settings.root or find_root(path))
-    try:
-        run = _Run(data, path, settings, source, tree, rules, project, released)
-        run.finish(result)
-    except PositionError as error:
-        result.findings = [_syntax_finding(rules.rules[SYNTAX], source, _BadSyntax(1, 1, str(error)))]
-        result.status = Status.NEEDS_WORK
-        return result
-    if verify and result.output is not None:
-        _verify(result, settings, project, released)
     return result
 
 
@@ -108,12 +113,9 @@ class _BadSyntax(Exception):
 
 def _parse(text: str) -> Tree:
     """Parse with libcst; sources too deep for it are refused as CPython refuses them."""
-    depth = deepest = 0
-    for match in re.finditer(r"[(\[{]|[)\]}]", text):
-        depth += 1 if match[0] in "([{" else -1
-        deepest = max(deepest, depth)
     lines = text.split("\n")
-    if deepest > _DEEP or max(map(len, lines), default=0) > _LONG_LINE or len(lines) > 100_000:
+    long = len(lines) > _MANY_LINES or max(map(len, lines)) > _LONG_LINE
+    if long or _deepest_bracket(text) > _DEEP:
         try:
             ast.parse(text)
         except SyntaxError as error:
@@ -128,6 +130,19 @@ def _parse(text: str) -> Tree:
     except (ValueError, RecursionError) as error:
         raise _BadSyntax(1, 1, str(error)) from error
     return tree
+
+
+def _deepest_bracket(text: str) -> int:
+    """How deep brackets nest at the most, those in strings and comments counted too."""
+    depth = deepest = 0
+    for bracket in text.encode("utf-8", "replace").translate(None, _NOT_BRACKETS):
+        if bracket in b"([{":
+            depth += 1
+            if depth > deepest:
+                deepest = depth
+        else:
+            depth -= 1
+    return deepest
 
 
 def _parsable(text: str) -> str:
@@ -241,7 +256,7 @@ class _Run:
     # -- what is looked at -------------------------------------------------------------------
 
     def _is_pinned(self, name: str) -> bool:
-        if name in self.released or not self.settings.root and not os.path.exists(self.real):
+        if name in self.released or (not self.settings.root and not os.path.exists(self.real)):
             return False
         importers = self.project.importers(self.real)
         return bool(importers.get(name))
@@ -251,7 +266,11 @@ class _Run:
         if not any(s.reason == "whole-program" and s.context == "string" for s in self.sites):
             return
         for site in self.sites:
-            if site.context == "import" and site.fixable and not (site.change and site.change.swaps):
+            if (
+                site.context == "import"
+                and site.fixable
+                and not (site.change and site.change.swaps)
+            ):
                 if "_backend" in self.tree.source(site.node):
                     site.refuse("whole-program")
 
@@ -286,9 +305,7 @@ class _Run:
             site.follows = []
             site.refuse("other-hardware")
         rule = self.rules.rules[HARDWARE]
-        first = min(
-            (s for s in self.sites), key=lambda s: self.tree.span(s.node), default=None
-        )
+        first = min((s for s in self.sites), key=lambda s: self.tree.span(s.node), default=None)
         node: cst.CSTNode = first.node if first is not None else self.tree.module.body[0]
         site = Site(rule, vendor, node, node, self.tree.root, "file", counts=False)
         site.refuse("other-hardware")
@@ -365,6 +382,11 @@ class _Run:
             result.status = Status.DONE if self._is_ours() else Status.CLEAN
         else:
             result.status = Status.READY if complete else Status.NEEDS_WORK
+
+    def release(self) -> None:
+        """Cut the cycles between the parts, so that the tree goes without a collection."""
+        for part in (self.names, self.builder.naming, self.builder, self.plan, self):
+            vars(part).clear()
 
     def _is_ours(self) -> bool:
         return self.has_imports or bool(self.sites)
@@ -487,7 +509,9 @@ class _Run:
             every.append(self.comments.whole_file)
         for suppression in every:
             for code in suppression.codes:
-                if code in suppression.used or suppression.used and suppression is self.comments.whole_file:
+                if code in suppression.used or (
+                    suppression.used and suppression is self.comments.whole_file
+                ):
                     continue
                 start = self.plan.lines.starts[suppression.line - 1] + suppression.column
                 end = self.plan.lines.starts[suppression.line - 1] + len(
@@ -559,15 +583,16 @@ class _Run:
             indent = self.plan.indent_at(start, self._statement_on(line))
             block = self._block_at(start, assembly)
             if block is not None:
-                index, text = block
-                markers = "".join(
+                index, opening = block
+                lines_ = "".join(
                     comments_.marker(indent + self.builder.unit, code, _short(advice))
                     + self.source.newline
                     for code, advice in entries
                     if code not in have
                 )
-                head, newline, rest = text.content.partition(self.source.newline)
-                assembly.edits[index] = replace(text, content=f"{head}{newline}{markers}{rest}")
+                head, newline, rest = opening.content.partition(self.source.newline)
+                content = f"{head}{newline}{lines_}{rest}"
+                assembly.edits[index] = replace(opening, content=content)
                 continue
             for code, advice in entries:
                 if code not in have:
@@ -627,7 +652,7 @@ def _short(advice: str) -> str:
 
 
 def _star_of_xla(star: cst.ImportFrom) -> bool:
-    module = star.module
+    module: cst.CSTNode | None = star.module
     while isinstance(module, cst.Attribute):
         module = module.value
     return not star.relative and isinstance(module, cst.Name) and is_torch_xla(module.value)
@@ -640,4 +665,3 @@ def apply_edits(data: bytes, edits: Iterable[Edit], encoding: str = "utf-8") -> 
     for edit in reversed(sorted(edits, key=lambda e: (e.start, e.end))):
         out = out[: edit.start] + edit.content.encode(encoding) + out[edit.end :]
     return out
-

@@ -14,25 +14,21 @@ import libcst as cst
 from xla2tpu import devices, environment
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
+from xla2tpu.prefilter import GUARD_PACKAGES
 from xla2tpu.rules import Rule, RuleSet
 from xla2tpu.sites import Change, Cut, Site
 from xla2tpu.tree import Scope, Tree, dotted
 
 _DOTTED = re.compile(r"torch_xla(_py)?(\.\w+)*\Z")
-_CODE = re.compile(r"\b(import|from)\s+torch_xla\b|pip3?\s+install\b.*torch[-_]xla|-m\s+torch_xla\b")
+_CODE = re.compile(
+    r"\b(import|from)\s+torch_xla\b|pip3?\s+install\b.*torch[-_]xla|-m\s+torch_xla\b"
+)
 _PRINTERS = frozenset(
     {"print", "master_print", "warn", "warning", "info", "debug", "error", "exception", "pprint"}
 )
 _XLA = re.compile(r"xla(:(\d+|%[sd]|\{\w*\}))?\Z")
 _RENDEZVOUS = re.compile(r"(xla|pjrt)://")
-_OPENXLA = frozenset(
-    {"openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_once"}
-)
-_GUARD_PACKAGES = frozenset(
-    {"transformers", "accelerate", "diffusers", "peft", "trl", "optimum", "datasets",
-     "pytorch_lightning", "lightning", "lightning_fabric", "lightning_utilities", "fairseq",
-     "ignite", "catalyst", "composer", "timm", "torchmetrics", "sentence_transformers"}
-)  # fmt: skip
+_OPENXLA = frozenset({"openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_once"})
 _GUARD_NAMES = re.compile(
     r"(?:^|\.)(is_torch_(xla|tpu)_available|is_tpu_available|_?(TORCH_)?XLA_AVAILABLE"
     r"|_TPU_AVAILABLE|has_xla_support|is_xla_available|_XLA_GREATER_EQUAL_\w+)$"
@@ -112,7 +108,9 @@ class Literals:
         for name in re.findall(r"(?<![\w.])[A-Za-z_]\w*", value):
             meaning = self.builder.names.name(name, scope)
             if meaning.torch_xla:
-                site = self._simple("string-reference", node, meaning.path or name, scope, "annotation")
+                site = self._simple(
+                    "string-reference", node, meaning.path or name, scope, "annotation"
+                )
                 if site is not None:
                     site.counts = True
                 return site
@@ -131,7 +129,8 @@ class Literals:
                 quote = node.quote
                 start, end = self.tree.span(node)
                 site.change = Change(
-                    cuts=[Cut(start, end, (f"{node.prefix}{quote}torch_tpu{quote}",))], replaced=[node]
+                    cuts=[Cut(start, end, (f"{node.prefix}{quote}torch_tpu{quote}",))],
+                    replaced=[node],
                 )
                 site.reason, site.applicability = None, Applicability.UNSAFE
             else:
@@ -225,7 +224,7 @@ class Literals:
             return
         for binding in self.tree.bindings:
             path = binding.path or ""
-            if path.split(".")[0] not in _GUARD_PACKAGES or not self._is_guard(path):
+            if path.split(".")[0] not in GUARD_PACKAGES or not self._is_guard(path):
                 continue
             if self.builder.names.is_local(path.split(".")[0]):
                 continue
@@ -258,6 +257,6 @@ class Literals:
                 if node is load or not self._is_guard(dotted(node) or ""):
                     continue
                 path = self.builder.meaning(node, scope)
-                if path and path.split(".")[0] in _GUARD_PACKAGES:
+                if path and path.split(".")[0] in GUARD_PACKAGES:
                     if not self.builder.names.is_local(path.split(".")[0]):
                         yield self._guard(rule, node, path, scope)

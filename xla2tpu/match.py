@@ -75,7 +75,9 @@ class Matcher:
         path = reference.path
         found = self.rules.lookup(path)
         if path in self.modules and not isinstance(self.tree.parent(reference.node), cst.Call):
-            found = (self.rules.rules[MODULE_RULE], None) if MODULE_RULE in self.rules.rules else found  # type: ignore[assignment]
+            found = (
+                (self.rules.rules[MODULE_RULE], None) if MODULE_RULE in self.rules.rules else found
+            )  # type: ignore[assignment]
         rule, api = found if found is not None else (self.rules.rules[UNKNOWN_RULE], None)
         node = reference.node
         expression: cst.BaseExpression = reference.call or node
@@ -124,7 +126,9 @@ class Matcher:
             )  # fmt: skip
             if isinstance(bound, str):
                 manual = [c for c in site.rule.cases if c.action == "reason" and not c.args]
-                site.refuse(manual[-1].reason or bound if len(site.rule.cases) == 1 and manual else bound)
+                site.refuse(
+                    manual[-1].reason or bound if len(site.rule.cases) == 1 and manual else bound
+                )
                 return
             site.bound = bound
         for case in site.rule.cases:
@@ -221,7 +225,11 @@ class Matcher:
         variadic = [*bound.variadic, *bound.keywords]
         if not variadic or stars or case.action == "keep":
             return None
-        names = {p.name for s in site.api.signatures for p in parse(s.source) if "arg" in p.kind} if site.api else set()
+        names = (
+            {p.name for s in site.api.signatures for p in parse(s.source) if "arg" in p.kind}
+            if site.api
+            else set()
+        )
         if not names & case.drops or any(a.star for a in variadic):
             return "argument-not-supported"
         if not all(self.builder.droppable(a.value, site.scope) for a in variadic):
@@ -235,7 +243,9 @@ class Matcher:
         makers: list[Site] = []
         for binding in reference.meaning.bindings:
             if binding.kind == "assign" and binding.value is not None:
-                inside = [s for k, s in by_node.items() if self.tree.is_within(s.node, binding.value)]
+                inside = [
+                    s for k, s in by_node.items() if self.tree.is_within(s.node, binding.value)
+                ]
                 makers.extend(inside)
             elif binding.path is not None:
                 site.refuse("ambiguous-binding")
@@ -354,4 +364,3 @@ def _placeholders(case: Case) -> tuple[set[str], bool]:
     if "call" in named:
         return set(named), True
     return set(named), stars
-

@@ -135,7 +135,9 @@ class Names:
         if base.path is None:
             return UNKNOWN
         path = f"{base.path}.{attribute}"
-        return Meaning(self.canonical(path) or path, base.ambiguous, False, base.bindings, base.star)
+        return Meaning(
+            self.canonical(path) or path, base.ambiguous, False, base.bindings, base.star
+        )
 
     def canonical(self, path: str) -> str | None:
         """The torch_xla path that a path through project files leads to, None for none."""
@@ -202,4 +204,3 @@ class Names:
         if of_xla:
             return Meaning(of_xla[0], ambiguous=True)
         return UNKNOWN
-

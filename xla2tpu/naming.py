@@ -40,7 +40,9 @@ class Import:
     @property
     def dotted(self) -> bool:
         """Whether it is a plain ``import a.b``, which binds only ``a``."""
-        return self.name != self.path and " as " not in self.statement and "from" not in self.statement
+        return (
+            self.name != self.path and " as " not in self.statement and "from" not in self.statement
+        )
 
 
 class Naming:

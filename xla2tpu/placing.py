@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from xla2tpu.sites import Site
+from xla2tpu.sites import Site, Text
 from xla2tpu.suites import Settled
 from xla2tpu.tree import Scope
 
 if TYPE_CHECKING:
-    from xla2tpu.plan import Plan, Text, _Vanished
+    from xla2tpu.plan import Plan, _Vanished
 
 
 def additions(
@@ -130,8 +130,6 @@ class _Placer:
         return index
 
     def _at_top(self, here: dict[str, int | None]) -> list[Text]:
-        from xla2tpu.plan import Text
-
         places: dict[int, list[tuple[str, bool]]] = {}
         ordered = sorted(here.items(), key=lambda i: (not _is_stdlib(i[0]), _sort_key(i[0])))
         for text, use in ordered:
@@ -247,7 +245,9 @@ class _Placer:
 
     def _after(self, index: int) -> int:
         start, end = self.tree.span(self.body[index])
-        return self.lines.end(max(start, end - 1) if self.tree.text[end - 1 : end] in "\r\n" else end)
+        return self.lines.end(
+            max(start, end - 1) if self.tree.text[end - 1 : end] in "\r\n" else end
+        )
 
     def _before(self, index: int) -> int:
         node = self.body[index]
@@ -260,8 +260,6 @@ class _Placer:
         return len(self.tree.text)
 
     def _in_place(self, text: str, host: cst.CSTNode) -> Text:
-        from xla2tpu.plan import Text
-
         start = self.tree.span(host)[0]
         line = self.lines.start(start)
         indent = self.plan.indent_at(start, host)
@@ -273,8 +271,6 @@ class _Placer:
     # -- helpers -----------------------------------------------------------------------------
 
     def _helpers(self, codes: list[str], use: int | None, imports_added: bool) -> Text:
-        from xla2tpu.plan import Text
-
         newline = self.plan.newline
         limit = use if use is not None else len(self.body)
         block = 2 * newline

@@ -18,10 +18,10 @@ from xla2tpu.imports import Group, groups_of
 from xla2tpu.lines import Lines
 from xla2tpu.model import Edit
 from xla2tpu.naming import Import
-from xla2tpu.sites import Cut, Site
+from xla2tpu.sites import Cut, Site, Text
 from xla2tpu.suites import Settled, Suites
 from xla2tpu.template import Slice, compile_template, render
-from xla2tpu.tree import Binding, Tree, descendants
+from xla2tpu.tree import Binding, Tree, children, descendants
 
 
 class Conflict(Exception):
@@ -30,16 +30,6 @@ class Conflict(Exception):
     def __init__(self, code: str) -> None:
         super().__init__(f"edits of {code} overlap others")
         self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A replacement in characters; ``order`` puts insertions at one place in order."""
-
-    start: int
-    end: int
-    content: str
-    order: int = 0
 
 
 @dataclass(slots=True)
@@ -93,6 +83,7 @@ class Plan:
         active = self.close(chosen)
         deleted: dict[int, cst.CSTNode] = {}
         replaced: dict[int, Site] = {}
+        nodes: dict[int, cst.CSTNode] = {}
         kept: set[int] = set()
         unwrapped: dict[int, list[cst.WithItem]] = {}
         decorators: dict[int, cst.Decorator] = {}
@@ -102,18 +93,18 @@ class Plan:
             assert site.change is not None
             deleted.update((id(n), n) for n in site.change.deletes)
             replaced.update((id(n), site) for n in site.change.replaced)
+            nodes.update((id(n), n) for n in (*site.change.replaced, *site.change.deletes))
             kept.update(id(n) for n in site.change.kept)
             uses |= site.change.uses
             swaps.update((id(n), n) for n in site.change.swaps)
-            for block, item in site.change.unwraps:
-                unwrapped.setdefault(id(block), []).append(item)
+            for with_, item in site.change.unwraps:
+                unwrapped.setdefault(id(with_), []).append(item)
             decorators.update((id(d), d) for d in site.change.decorators)
-        whole = {
-            key for key, items in unwrapped.items()
-            for item in items[:1]
-            if isinstance(block := self.tree.parent(item), cst.With)
-            and len(items) == len(block.items)
-        }  # fmt: skip
+        whole: set[int] = set()
+        for key, items in unwrapped.items():
+            block = self.tree.parent(items[0])
+            if isinstance(block, cst.With) and len(items) == len(block.items):
+                whole.add(key)
         fixed = {id(s.expression) for s in active}
         manual = [
             s for s in self.sites
@@ -127,7 +118,7 @@ class Plan:
         removed: set[Group] = set()
         while True:
             settled = suites.settle(deleted.values(), whole)
-            vanished = _Vanished(self.tree, settled, replaced, kept, decorators)
+            vanished = _Vanished(self.tree, settled, replaced, kept, decorators, nodes)
             news = [
                 g for g in self.groups
                 if g not in removed and self._is_removable(g, vanished, active, uses)
@@ -139,7 +130,7 @@ class Plan:
                 for binding in group.bindings:
                     self._remove(binding, deleted, partial, swaps)
         settled = suites.settle(deleted.values(), whole)
-        vanished = _Vanished(self.tree, settled, replaced, kept, decorators)
+        vanished = _Vanished(self.tree, settled, replaced, kept, decorators, nodes)
         idle = {s for g in self.groups if g not in removed for s in g.guards}
         active -= idle
         gone = {id(b.node) for g in removed for b in g.bindings}
@@ -151,9 +142,7 @@ class Plan:
         swaps = {k: n for s in active if s.change for n in s.change.swaps for k in (id(n),)}
         applied = active | {s for s in self.sites if vanished.has(s.expression)}
         applied |= self._covered(applied, replaced, kept)
-        applied = {
-            s for s in applied if s in active or not s.follows or set(s.follows) <= applied
-        }
+        applied = {s for s in applied if s in active or not s.follows or set(s.follows) <= applied}
         edits = self._edits(active, settled, partial, unwrapped, whole, decorators, swaps, vanished)
         assembly = Assembly(applied=applied)
         assembly.imports_left = any(
@@ -168,9 +157,7 @@ class Plan:
         assembly.helpers = tuple(self._needed_helpers(active))
         return assembly
 
-    def _covered(
-        self, applied: set[Site], replaced: dict[int, Site], kept: set[int]
-    ) -> set[Site]:
+    def _covered(self, applied: set[Site], replaced: dict[int, Site], kept: set[int]) -> set[Site]:
         """Sites inside text that another site's fix drops, such as a device argument."""
         found: set[Site] = set()
         for site in self.sites:
@@ -318,9 +305,7 @@ class Plan:
         return match.end() if match else end
 
     def _filled(self, cut: Cut, site: Site) -> str:
-        text = "".join(
-            p if isinstance(p, str) else self._current(p) for p in cut.pieces
-        )
+        text = "".join(p if isinstance(p, str) else self._current(p) for p in cut.pieces)
         if INDENT in text:
             start = self.tree.span(self.tree.statement(site.expression))[0]
             text = text.replace(INDENT, self.indent_at(start, site.expression))
@@ -394,7 +379,10 @@ class Plan:
                 first, last = self.tree.span(suite.body[0]), self.tree.span(suite.body[-1])
                 edits.append(Text(first[0], self._comment_end(last[1]), "pass"))
         for clause in settled.clauses.values():
-            if any(id(a) in settled.gone or id(a) in settled.clauses for a in self.tree.ancestors(clause)):
+            if any(
+                id(a) in settled.gone or id(a) in settled.clauses
+                for a in self.tree.ancestors(clause)
+            ):
                 continue
             start, end = self.tree.span(clause)
             a, b = self.lines.start(start), self.lines.end(max(start, end - 1))
@@ -445,10 +433,16 @@ class Plan:
         after = 0
         while self.lines.is_blank(below + after):
             after += 1
-        inner = max((self._blank_lines(a[1], b[0]) for a, b in zip(run, run[1:], strict=False)), default=0)
-        at_end = below + after >= len(self.lines.starts) - 1 and not self.lines.content(below + after)
+        inner = max(
+            (self._blank_lines(a[1], b[0]) for a, b in zip(run, run[1:], strict=False)), default=0
+        )
+        at_end = below + after >= len(self.lines.starts) - 1 and not self.lines.content(
+            below + after
+        )
         header = above - before == 0 or self._opens_suite(above - before - 1)
-        closes = at_end or len(self.lines.indent(self._at(below + after))) < len(self.lines.indent(first))
+        closes = at_end or len(self.lines.indent(self._at(below + after))) < len(
+            self.lines.indent(first)
+        )
         if header:
             drop = (last, self._at(below + after))
         elif closes:
@@ -505,13 +499,16 @@ class Plan:
         """Deletions of small statements that share their line with others that stay."""
         edits: list[Text] = []
         lines = {
-            id(p): p for s in settled.smalls
-            if (p := self._line_of.get(s)) is not None and id(p) not in settled.gone
+            id(p): p for s in settled.smalls.values()
+            if (p := self.tree.parent(s)) is not None and id(p) not in settled.gone
+            and len(p.body) > 1  # type: ignore[attr-defined]
         }  # fmt: skip
         for line in lines.values():
             if isinstance(line, cst.SimpleStatementSuite) and id(line) in settled.passes:
                 continue
-            if any(id(a) in settled.gone or id(a) in settled.clauses for a in self.tree.ancestors(line)):
+            if any(
+                id(a) in settled.gone or id(a) in settled.clauses for a in self.tree.ancestors(line)
+            ):
                 continue
             body = line.body  # type: ignore[attr-defined]
             stay = [i for i, s in enumerate(body) if id(s) not in settled.smalls]
@@ -525,17 +522,6 @@ class Plan:
                 edits.append(Text(self.tree.span(body[stay[-1]])[1], end, ""))
         return edits
 
-    @property
-    def _line_of(self) -> dict[int, cst.CSTNode]:
-        if not hasattr(self, "_line_table"):
-            table: dict[int, cst.CSTNode] = {}
-            for node in descendants(self.tree.module):
-                if isinstance(node, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):
-                    if len(node.body) > 1:
-                        table.update((id(s), node) for s in node.body)
-            self._line_table = table
-        return self._line_table
-
     # -- parts of statements -----------------------------------------------------------------
 
     def _without(self, statement: cst.CSTNode, nodes: list[cst.CSTNode]) -> list[Text]:
@@ -546,9 +532,7 @@ class Plan:
         if isinstance(statement, cst.Assign):
             gone = {id(n) for n in nodes}
             targets = [t for t in statement.targets if id(t.target) in gone]
-            return [
-                Text(self.tree.full_span(t)[0], self.tree.full_span(t)[1], "") for t in targets
-            ]
+            return [Text(self.tree.full_span(t)[0], self.tree.full_span(t)[1], "") for t in targets]
         return []
 
     def _items_out(self, items: list[cst.CSTNode], gone: list[cst.CSTNode]) -> list[Text]:
@@ -700,9 +684,7 @@ def _escaped(code: str) -> str:
 
 
 def _count_names(statement: cst.Assign) -> int:
-    return sum(
-        isinstance(n, cst.Name) for t in statement.targets for n in descendants(t.target)
-    )
+    return sum(isinstance(n, cst.Name) for t in statement.targets for n in descendants(t.target))
 
 
 def _is_package(module: cst.CSTNode) -> bool:
@@ -721,25 +703,33 @@ class _Vanished:
         replaced: dict[int, Site],
         kept: set[int],
         decorators: dict[int, cst.Decorator],
+        nodes: dict[int, cst.CSTNode],
     ) -> None:
-        self.tree, self.replaced, self.kept = tree, replaced, kept
-        self.ids = settled.smalls | set(settled.gone) | set(settled.clauses) | set(decorators)
+        self.tree = tree
+        self.ids = set(settled.smalls) | set(settled.gone) | set(settled.clauses) | set(decorators)
+        # Walking down from what goes is cheaper than up from each name of the file.
+        self.below: set[int] = set()
+        roots: list[cst.CSTNode] = list(settled.smalls.values())
+        roots += [*settled.gone.values(), *settled.clauses.values(), *decorators.values()]
+        for root in roots:
+            self._mark(root, set())
+        for key in replaced:
+            if key in nodes:
+                self._mark(nodes[key], kept)
+
+    def _mark(self, root: cst.CSTNode, kept: set[int]) -> None:
+        # The root goes even where another fix keeps its place: it is replaced there.
+        self.below.add(id(root))
+        stack = list(children(root))
+        while stack:
+            node = stack.pop()
+            if id(node) not in kept:
+                self.below.add(id(node))
+                stack.extend(children(node))
 
     def has(self, node: cst.CSTNode) -> bool:
         """Whether the node's text goes, by a deletion or by a replacement around it."""
-        here: cst.CSTNode | None = node
-        spared = False
-        while here is not None:
-            if id(here) in self.ids:
-                return True
-            if id(here) in self.replaced and not spared:
-                return True
-            if id(here) in self.kept:
-                spared = True
-            elif id(here) in self.replaced:
-                spared = False
-            here = self.tree.parent(here)
-        return False
+        return id(node) in self.below
 
     def has_statement(self, node: cst.CSTNode) -> bool:
         """Whether a statement around the node goes as a whole."""
@@ -753,7 +743,12 @@ class _Vanished:
 
 def to_bytes(edits: Iterable[Text], text: str, encoding: str, lead: int) -> list[Edit]:
     """The edits in bytes of the file; ``lead`` is the length of its byte order mark."""
-    if text.isascii() and encoding.lower().replace("-", "") in ("utf8", "ascii", "latin1", "iso88591"):
+    if text.isascii() and encoding.lower().replace("-", "") in (
+        "utf8",
+        "ascii",
+        "latin1",
+        "iso88591",
+    ):
         return [Edit(e.start + lead, e.end + lead, e.content) for e in edits]
     table: dict[int, int] = {}
     at = size = 0

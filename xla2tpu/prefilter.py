@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import re
 
-_MARKS = (
-    b"torch_xla",
-    b"torch-xla",
-    b"xla2tpu",
-    b"openxla",
-    b"torchxla_trace",
-    b"PJRT_",
-    b"XLA_USE_",
-    b"XLA_DOWNCAST",
-    b"XRT_",
-)
+# Packages with tests for torch_xla that turn False without it, whoever calls them.
+GUARD_PACKAGES = frozenset(
+    {
+        "accelerate", "catalyst", "composer", "datasets", "diffusers", "fairseq", "ignite",
+        "lightning", "lightning_fabric", "lightning_utilities", "optimum", "peft",
+        "pytorch_lightning", "sentence_transformers", "timm", "torchmetrics", "transformers", "trl",
+    }
+)  # fmt: skip
+
+_XLA_MARKS = (b"torch-xla", b"xla2tpu", b"openxla", b"torchxla_trace")
+_OTHER_MARKS = (b"XLA_USE_", b"XLA_DOWNCAST")
+# The package's own name, and not a part of `is_torch_xla_available`.
+_PACKAGE = re.compile(rb"(?<![A-Za-z0-9_])torch_xla")
 # Device names: `"xla"`, `'xla:0'`, `"xla://"`, and not `"xlarge"`.
 _DEVICE = re.compile(rb"""["']xla["':]""")
+_GUARD = re.compile(
+    rb"^[ \t]*(?:from|import)[ \t]+(?:"
+    + b"|".join(name.encode() for name in sorted(GUARD_PACKAGES))
+    + rb")\b",
+    re.M,
+)
 
 
 def interesting(data: bytes) -> bool:
@@ -25,9 +33,20 @@ def interesting(data: bytes) -> bool:
     Wide on purpose: a wrong yes costs the time of one parse, a wrong no a missed reference.
     Names that come from other files of the project are not seen here.
     """
-    if any(mark in data for mark in _MARKS):
+    # Most files are done with after one search.
+    if b"xla" in data and _has_xla(data):
         return True
-    if (b'"xla' in data or b"'xla" in data) and _DEVICE.search(data) is not None:
+    if b"XLA_" in data and any(mark in data for mark in _OTHER_MARKS):
+        return True
+    if b"PJRT_" in data or b"XRT_" in data:
         return True
     # UTF-16 never holds the marks as plain bytes, and is to be reported, not passed over.
     return data.startswith((b"\xff\xfe", b"\xfe\xff"))
+
+
+def _has_xla(data: bytes) -> bool:
+    if b"torch_xla" in data and (_PACKAGE.search(data) or _GUARD.search(data)):
+        return True
+    if (b'"xla' in data or b"'xla" in data) and _DEVICE.search(data):
+        return True
+    return any(mark in data for mark in _XLA_MARKS)

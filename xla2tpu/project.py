@@ -7,6 +7,7 @@ decides what is rewritten; nothing here writes.
 from __future__ import annotations
 
 import bisect
+import functools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -23,11 +24,26 @@ _IMPORT_LINE = re.compile(
     re.M,
 )
 _COLUMN_0 = re.compile(rb"^[^\s#)\]}]", re.M)
-_ALIAS = re.compile(rb"^[ \t]*([A-Za-z_]\w*)[ \t]*=[ \t]*(?:getattr\()?[A-Za-z_][\w.]*", re.M)
+_ALIAS = re.compile(rb"^([A-Za-z_]\w*)[ \t]*=[ \t]*(?:getattr\()?([A-Za-z_]\w*)", re.M)
 _OPENER = re.compile(rb"(try|except|finally|if|elif|else|with)\b")
 _SKIPPED = frozenset(
-    {".git", ".hg", ".tox", ".nox", ".venv", "venv", "node_modules", "__pycache__", "build", "dist",
-     ".eggs", "site-packages", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+    {
+        ".git",
+        ".hg",
+        ".tox",
+        ".nox",
+        ".venv",
+        "venv",
+        "node_modules",
+        "__pycache__",
+        "build",
+        "dist",
+        ".eggs",
+        "site-packages",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+    }
 )
 
 # Packages that bring torch_xla to hardware other than TPUs.
@@ -44,6 +60,7 @@ OTHER_HARDWARE = {
     "tt_xla": "Tenstorrent",
     "torchacc": "TorchACC",
 }
+_VENDOR_WORDS = (b"neuron", b"tt_torch", b"plugin_tt", b"tt_xla", b"torchacc")
 _OTHER_IMPORT = re.compile(
     rb"^(?:from|import)[ \t]+("
     + b"|".join(re.escape(n).encode() for n in OTHER_HARDWARE)
@@ -69,6 +86,12 @@ def find_root(path: str) -> str:
     return folder
 
 
+@functools.lru_cache(maxsize=8)
+def project_of(root: str) -> Project:
+    """The names of a project; its files are read once in a process."""
+    return Project(root)
+
+
 @dataclass(slots=True)
 class _Module:
     """The names that a file binds at its top: each to the import paths that it may lead to."""
@@ -88,11 +111,14 @@ class Project:
         self._answers: dict[tuple[str, str], str | None] = {}
         self._leads: dict[str, frozenset[str]] = {}
         self._importers: dict[str, dict[str, set[str]]] = {}
+        self._plain: dict[str, bool] = {}
         self._handing: list[str] = []
+        self._handing_set: frozenset[str] | None = None
         self._listings: dict[str, frozenset[str]] = {}
         self._names: frozenset[str] = frozenset()
         self._hints: tuple[tuple[bytes, ...], re.Pattern[bytes]] | None = None
         self._vendors: dict[str, str | None] = {}
+        self._vendor_files: dict[str, str] = {}
 
     # -- files ----------------------------------------------------------------------------
 
@@ -105,6 +131,11 @@ class Project:
                 return handle.read()
         except OSError:
             return None
+
+    def note(self, path: str, data: bytes) -> None:
+        """Take note of a file that was read anyway, so that `hints` need not read it again."""
+        plain = b"torch_xla" not in data and not any(word in data for word in _VENDOR_WORDS)
+        self._plain[os.path.abspath(path)] = plain
 
     def python_files(self) -> Iterator[str]:
         """The Python files below the root, in a stable order."""
@@ -119,12 +150,12 @@ class Project:
     def _is_searched(folder: str, name: str, marked: bool) -> bool:
         """Whether a folder may hold files of the project: no environment, no build output.
 
-        Below a root without a project's mark only packages count: it may be anything.
+        Below a root without a project's mark only packages and ``src`` count: it may be any folder.
         """
         inner = os.path.join(folder, name)
         if name in _SKIPPED or os.path.exists(os.path.join(inner, "pyvenv.cfg")):
             return os.path.exists(os.path.join(inner, "__init__.py"))
-        return marked or os.path.exists(os.path.join(inner, "__init__.py"))
+        return marked or name == "src" or os.path.exists(os.path.join(inner, "__init__.py"))
 
     def module_file(self, module: str, importer: str) -> str | None:
         """The project file that ``module``, as written in ``importer``, stands for."""
@@ -281,9 +312,8 @@ class Project:
                     )
                 else:
                     full = f"{module}{'' if module.endswith('.') else '.'}{name}"
-                    found = (
-                        self.canonical(full, importer) is not None
-                        or self._uses_module(full, importer, data)
+                    found = self.canonical(full, importer) is not None or self._uses_module(
+                        full, importer, data
                     )
                 if found:
                     return True
@@ -337,8 +367,16 @@ class Project:
             stems: set[str] = set()
             files = list(self.python_files())
             for file in files:
+                if self._plain.get(file):
+                    continue
                 data = self.read(file)
-                if data is None or b"torch_xla" not in data:
+                if data is None:
+                    continue
+                if any(word in data for word in _VENDOR_WORDS):
+                    match = _OTHER_IMPORT.search(data)
+                    if match:
+                        self._vendor_files[file] = OTHER_HARDWARE[match[1].decode()]
+                if b"torch_xla" not in data:
                     continue
                 direct = _direct(data)
                 if direct:
@@ -347,22 +385,32 @@ class Project:
             known = -1
             while stems and known != len(names) + len(stems):
                 known = len(names) + len(stems)
-                self._handing = [f for f in files if self._hands_on(f, names, stems)]
+                pattern = _words(names)
+                self._handing = [f for f in files if self._hands_on(f, names, stems, pattern)]
             self._names = frozenset(names)
             self._hints = tuple(s.encode() for s in sorted(stems)), _words(names)
         return self._hints
 
-    def _hands_on(self, file: str, names: set[str], stems: set[str]) -> bool:
+    def may_lead(self, path: str) -> bool:
+        """Whether a file holds what `hints` asks for: cheaper than `leads_somewhere`, and wider."""
+        self.hints()
+        if self._handing_set is None:
+            self._handing_set = frozenset(self._handing)
+        return os.path.abspath(path) in self._handing_set
+
+    def _hands_on(
+        self, file: str, names: set[str], stems: set[str], pattern: re.Pattern[bytes]
+    ) -> bool:
         """Whether a file may import the names; adds those that it binds at its top."""
         data = self.read(file)
         if data is None or not any(s.encode() in data for s in stems):
             return False
-        if not any(n.encode() in data for n in names) or not _words(names).search(data):
-            return "*" in names
+        if not any(n.encode() in data for n in names) or not pattern.search(data):
+            return False
         for _, imported in import_lines(data, everywhere=False):
             for name, local in imported:
                 if name == "*" or name in names:
-                    names.add(local)
+                    names.update({local} - {"*"})
                     stems.add(_stem(file))
         return True
 
@@ -402,14 +450,10 @@ class Project:
         return self._vendors[folder]
 
     def _vendor_in(self, folder: str, packages: bool) -> str | None:
-        for path in self.python_files():
-            inside = path.startswith(folder + os.sep) if packages else (
-                os.path.dirname(path) == folder
-            )
-            data = self.read(path) if inside else None
-            match = _OTHER_IMPORT.search(data) if data else None
-            if match:
-                return OTHER_HARDWARE[match[1].decode()]
+        self.hints()
+        for path, vendor in self._vendor_files.items():
+            if path.startswith(folder + os.sep) if packages else os.path.dirname(path) == folder:
+                return vendor
         return None
 
 
@@ -430,10 +474,11 @@ def _direct(data: bytes) -> set[str]:
     for module, imported in import_lines(data, everywhere=False):
         if module.startswith(_PACKAGES):
             names.update(local for _, local in imported)
-    if names:
-        # ``xm = torch_xla.core.xla_model``: an alias at the top counts as well.
-        names.update(m[1].decode() for m in _ALIAS.finditer(data))
-    return names
+    # ``xm = torch_xla.core.xla_model``: an alias at the top counts as well.
+    for match in _ALIAS.finditer(data) if names else ():
+        if match[2].decode() in names:
+            names.add(match[1].decode())
+    return names - {"*"}
 
 
 def _words(names: Iterable[str]) -> re.Pattern[bytes]:

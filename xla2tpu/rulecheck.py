@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from xla2tpu.rules import Api, Case, Helper, Rule, RuleSet
+from xla2tpu.rules import USER_FAMILY, Api, Case, Helper, Rule, RuleSet, load_rules
 
 SETTINGS = frozenset(("source-version", "device", "helpers-module", "any-hardware"))
 CONDITIONS = frozenset(("absent", "given", "constant"))
@@ -30,6 +30,13 @@ def problems(ruleset: RuleSet) -> list[str]:
     for helper in ruleset.helpers.values():
         found += [f"helper {helper.name}: {text}" for text in _helper(helper)]
     return found
+
+
+def user_problems(rule_files: tuple[str, ...]) -> list[str]:
+    """The problems of a user's own rule files. Raises RuleError and OSError as loading does."""
+    ruleset = load_rules(rule_files)
+    own = {rule.path for rule in ruleset.rules.values() if rule.family == USER_FAMILY}
+    return [line for line in problems(ruleset) if line.split(": ")[0] in own]
 
 
 def _rule(rule: Rule, ruleset: RuleSet) -> Iterator[str]:

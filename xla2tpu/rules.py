@@ -1,7 +1,7 @@
 """Rule files: their classes, the loader, and the look-up of a torch_xla name.
 
 The format is described in ``docs/rule-format.md``. Loading checks the structure only, since it
-stands in the way of every run that has a hit; `validate` looks into signatures, templates,
+stands in the way of every run that has a hit; `rulecheck` looks into signatures, templates,
 helpers and examples.
 """
 
@@ -234,13 +234,6 @@ def _load(extra: tuple[str, ...]) -> RuleSet:
         for document in _documents(path):
             _add(rules, _rule(document, path, USER_FAMILY))
     return RuleSet(dict(sorted(rules.items())), helpers)
-
-
-def validate(ruleset: RuleSet) -> list[str]:
-    """What is wrong beneath the structure, one line for each; empty when all is well."""
-    from xla2tpu.rulecheck import problems  # it needs ast, which a run does not
-
-    return problems(ruleset)
 
 
 def _listing(folder: str, suffix: str = "") -> list[str]:

@@ -121,6 +121,7 @@ def run(request: Request, progress: Callable[[int], Progress] | None = None) -> 
         trees[file.path] = file.tree
     done = Run(request.mode, [FileResult(p, Status.ERROR, error=e) for p, e in found.errors])
     done.diff = request.diff
+    _check_rule_files({settings.rule_files for _, settings in files})
     if files:
         from xla2tpu import batch
 
@@ -136,6 +137,20 @@ def run(request: Request, progress: Callable[[int], Progress] | None = None) -> 
     return done
 
 
+def _check_rule_files(every: set[tuple[str, ...]]) -> None:
+    """Look into the user's own rules before they are used; a fault in one is not a run's."""
+    for rule_files in every - {()}:
+        from xla2tpu.rulecheck import user_problems
+        from xla2tpu.rules import RuleError
+
+        try:
+            problems = user_problems(rule_files)
+        except (RuleError, OSError) as error:
+            raise ConfigError(str(error)) from error
+        if problems:
+            raise ConfigError("\n".join(problems))
+
+
 def run_stdin(data: bytes, filename: str | None, request: Request) -> Run:
     """The same for one source text that is not on the disk; nothing is written."""
     configs = Configs(request.config)
@@ -143,6 +158,7 @@ def run_stdin(data: bytes, filename: str | None, request: Request) -> Run:
     if request.force_exclude and filename is not None and discover.excluded(filename, configs):
         return Run(request.mode, [], request.diff)
     config = configs.of(path)
+    _check_rule_files({config.rule_files})
     root = None if filename is None else configs.root(filename, None)
     from xla2tpu import engine
 

@@ -24,6 +24,16 @@ class Cut:
     pieces: tuple[Piece, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A replacement in characters; ``order`` puts insertions at one place in order."""
+
+    start: int
+    end: int
+    content: str
+    order: int = 0
+
+
 @dataclass(slots=True)
 class Change:
     """What a fix does, apart from the imports that follow from it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -21,10 +21,10 @@ class Settled:
 
     ``gone``: statement lines and compound statements that vanish, ``clauses``: ``else``,
     ``elif`` and ``finally`` parts that vanish, ``passes``: suites that need ``pass``.
-    ``smalls`` are the ids of all small statements that vanish by themselves.
+    ``smalls`` are all small statements that vanish by themselves.
     """
 
-    smalls: set[int] = field(default_factory=set)
+    smalls: dict[int, cst.CSTNode] = field(default_factory=dict)
     gone: dict[int, cst.CSTNode] = field(default_factory=dict)
     clauses: dict[int, cst.CSTNode] = field(default_factory=dict)
     passes: dict[int, Suite] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Suites:
         result = Settled()
         queue: list[cst.CSTNode] = []
         for small in smalls:
-            result.smalls.add(id(small))
+            result.smalls[id(small)] = small
             parent = self.tree.parent(small)
             if parent is not None:
                 queue.append(parent)
@@ -125,9 +125,7 @@ class Suites:
         result.passes[id(suite)] = suite
         return None
 
-    def _if(
-        self, suite: cst.CSTNode, owner: cst.If, result: Settled
-    ) -> cst.CSTNode | None:
+    def _if(self, suite: cst.CSTNode, owner: cst.If, result: Settled) -> cst.CSTNode | None:
         orelse = owner.orelse
         alone = orelse is None or id(orelse) in result.clauses
         pure = syntax.is_pure(owner.test) and self.may_vanish(owner.test)
@@ -152,9 +150,11 @@ class Suites:
             return False
         if node.orelse is not None and id(node.orelse) not in result.clauses:
             return False
-        return all(self.is_inert(s, result.smalls) for h in node.handlers for s in smalls_of(h.body))
+        return all(
+            self.is_inert(s, result.smalls) for h in node.handlers for s in smalls_of(h.body)
+        )
 
-    def is_inert(self, small: cst.CSTNode, deleted: set[int]) -> bool:
+    def is_inert(self, small: cst.CSTNode, deleted: Collection[int]) -> bool:
         """Whether a handler's statement only reports that torch_xla is missing, or vanishes itself."""
         if id(small) in deleted:
             return True

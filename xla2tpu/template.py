@@ -278,7 +278,9 @@ def _fill(
                 pieces.append(", ")
             if arg.keyword is not None:
                 pieces.append(f"{arg.keyword.value}=")
-            pieces.append(Slice(arg.value, _needs(arg.value, syntax.LAMBDA, True, source), arg.star))
+            pieces.append(
+                Slice(arg.value, _needs(arg.value, syntax.LAMBDA, True, source), arg.star)
+            )
         return pieces
     if slot.name in extra:
         return [extra[slot.name]]

@@ -12,6 +12,13 @@ from xla2tpu.rules import RuleError, RuleSet, load_rules
 def rules_of(config: str | None) -> RuleSet:
     """All rules with those of the configuration file, by default the one that is found."""
     try:
-        return load_rules(Configs(config).of(os.path.join(os.getcwd(), "-")).rule_files)
+        rule_files = Configs(config).of(os.path.join(os.getcwd(), "-")).rule_files
+        if rule_files:
+            from xla2tpu.rulecheck import user_problems
+
+            problems = user_problems(rule_files)
+            if problems:
+                die("\n".join(problems))
+        return load_rules(rule_files)
     except (ConfigError, RuleError, OSError) as error:
         die(str(error))

@@ -97,7 +97,8 @@ def answer_json(ruleset: RuleSet, name: str) -> tuple[str, bool]:
 
 def _spellings(ruleset: RuleSet) -> dict[str, str]:
     """Names without the ``()`` of values of calls, to the paths of the rules."""
-    paths = (path for rule in ruleset.rules.values() for path in rule.apis)
+    # The rule for names that no rule knows would answer for everything.
+    paths = (path for rule in ruleset.rules.values() for path in rule.apis if path != "torch_xla.*")
     return {path.replace("()", "").removesuffix(".*"): path for path in paths}
 
 
@@ -114,7 +115,9 @@ def _meant(ruleset: RuleSet, name: str) -> list[tuple[str, Rule, Api]]:
         paths = paths or sorted(p for s, p in spellings.items() if s.endswith("." + name))
         paths = paths or [full]  # it may lie in a module that is covered as a whole
     found = [(path, ruleset.lookup(path)) for path in paths]
-    return [(path, *hit) for path, hit in found if hit is not None]
+    return [
+        (path, *hit) for path, hit in found if hit is not None and "torch_xla.*" not in hit[0].apis
+    ]
 
 
 def _full(path: str, rule: Rule, api: Api) -> str:
