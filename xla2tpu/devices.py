@@ -66,7 +66,7 @@ def _binds_device(binding: Binding, builder: Builder) -> bool:
 
 
 def needs_index(site: Site, builder: Builder) -> bool:
-    """Whether the device is compared, hashed or asked for its index, so that ``tpu`` is not enough."""
+    """Whether the device is compared, hashed or asked for its index, so that it needs one."""
     tree = builder.tree
     node = site.expression
     if _use_needs_index(node, builder):
@@ -89,9 +89,9 @@ def needs_index(site: Site, builder: Builder) -> bool:
             first = dotted(target)
             for load, _ in tree.loads.get((first or "").split(".")[0], []):
                 up = tree.parent(load)
-                if isinstance(up, cst.Attribute) and up is not target and dotted(up) == first:
-                    if _use_needs_index(up, builder):
-                        return True
+                same = isinstance(up, cst.Attribute) and up is not target and dotted(up) == first
+                if same and up is not None and _use_needs_index(up, builder):
+                    return True
     return False
 
 
@@ -287,9 +287,10 @@ def _device_behind(node: cst.CSTNode, scope: Scope, builder: Builder) -> cst.CST
         return None
     if isinstance(node, cst.Attribute) and node.attr.value == "type":
         return node.value
-    if isinstance(node, cst.Call) and builder.callee(node, scope) == "builtins.str":
-        if len(node.args) == 1 and node.args[0].keyword is None:
-            return node.args[0].value
+    if not isinstance(node, cst.Call) or builder.callee(node, scope) != "builtins.str":
+        return None
+    if len(node.args) == 1 and node.args[0].keyword is None:
+        return node.args[0].value
     return None
 
 

@@ -168,7 +168,8 @@ def _verify(
     result: FileResult, settings: Settings, project: Project, released: frozenset[str]
 ) -> None:
     """Refuse an output that does not compile, or that a second run would change."""
-    assert result.output is not None and result.source is not None
+    assert result.output is not None
+    assert result.source is not None
     codes = ", ".join(sorted({f.rule for f in result.findings if f.applied})) or "XLA096"
     problem = None
     if _compiles(result.source) and not _compiles(result.output):
@@ -266,13 +267,11 @@ class _Run:
         if not any(s.reason == "whole-program" and s.context == "string" for s in self.sites):
             return
         for site in self.sites:
-            if (
-                site.context == "import"
-                and site.fixable
-                and not (site.change and site.change.swaps)
-            ):
-                if "_backend" in self.tree.source(site.node):
-                    site.refuse("whole-program")
+            if site.context != "import" or not site.fixable:
+                continue
+            swapped = site.change is not None and site.change.swaps
+            if not swapped and "_backend" in self.tree.source(site.node):
+                site.refuse("whole-program")
 
     def _other_hardware(self) -> str | None:
         for binding in self.tree.bindings:
@@ -659,9 +658,10 @@ def _star_of_xla(star: cst.ImportFrom) -> bool:
 
 
 def apply_edits(data: bytes, edits: Iterable[Edit], encoding: str = "utf-8") -> bytes:
-    """The bytes with the edits made, from the end, so that positions stay right."""
-    out = data
-    # Reversed rather than sorted in reverse, so that insertions at one place keep their order.
-    for edit in reversed(sorted(edits, key=lambda e: (e.start, e.end))):
-        out = out[: edit.start] + edit.content.encode(encoding) + out[edit.end :]
-    return out
+    """The bytes with the edits made; insertions at one place keep their order."""
+    parts: list[bytes] = []
+    at = 0
+    for edit in sorted(edits, key=lambda e: (e.start, e.end)):
+        parts += [data[at : edit.start], edit.content.encode(encoding)]
+        at = edit.end
+    return b"".join([*parts, data[at:]])

@@ -117,7 +117,7 @@ class Literals:
         return None
 
     def _named(self, node: cst.SimpleString, value: str, scope: Scope) -> Site | None:
-        """A dotted torch_xla name in a string: a package test, an import, a patch, or plain text."""
+        """A dotted torch_xla name in a string: a package test, an import, a patch, or text."""
         call = self._argument_of(node)
         callee = self.builder.callee(call, scope) if call is not None else None
         if callee in ("importlib.util.find_spec", "importlib.find_loader", "pkgutil.find_loader"):
@@ -194,8 +194,10 @@ class Literals:
         if site is None:
             return None
         callee = self.builder.callee(call, scope) if call is not None else None
-        if callee in ("torch.compile", "torch._dynamo.optimize") and isinstance(arg, cst.Arg):
-            if arg.keyword is None or arg.keyword.value == "backend":
+        takes_it = callee in ("torch.compile", "torch._dynamo.optimize")
+        if takes_it and isinstance(arg, cst.Arg):
+            keyword = arg.keyword.value if arg.keyword is not None else "backend"
+            if keyword == "backend":
                 start, end = self.tree.span(node)
                 text = f"{node.prefix}{node.quote}tpu{node.quote}"
                 site.change = Change(cuts=[Cut(start, end, (text,))], replaced=[node])
@@ -256,7 +258,7 @@ class Literals:
                     node = up
                 if node is load or not self._is_guard(dotted(node) or ""):
                     continue
-                path = self.builder.meaning(node, scope)
-                if path and path.split(".")[0] in GUARD_PACKAGES:
-                    if not self.builder.names.is_local(path.split(".")[0]):
-                        yield self._guard(rule, node, path, scope)
+                path = self.builder.meaning(node, scope) or ""
+                package = path.split(".")[0]
+                if package in GUARD_PACKAGES and not self.builder.names.is_local(package):
+                    yield self._guard(rule, node, path, scope)

@@ -13,7 +13,7 @@ from xla2tpu import devices, syntax
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
 from xla2tpu.names import Names
-from xla2tpu.rules import Case, RuleSet
+from xla2tpu.rules import Api, Case, RuleSet
 from xla2tpu.signatures import bind_api, parse
 from xla2tpu.sites import Change, Reference, Site
 from xla2tpu.template import compile_template
@@ -74,11 +74,13 @@ class Matcher:
     def _site(self, reference: Reference) -> Site:
         path = reference.path
         found = self.rules.lookup(path)
+        api: Api | None = None
         if path in self.modules and not isinstance(self.tree.parent(reference.node), cst.Call):
-            found = (
-                (self.rules.rules[MODULE_RULE], None) if MODULE_RULE in self.rules.rules else found
-            )  # type: ignore[assignment]
-        rule, api = found if found is not None else (self.rules.rules[UNKNOWN_RULE], None)
+            rule = self.rules.rules[MODULE_RULE]
+        elif found is not None:
+            rule, api = found
+        else:
+            rule = self.rules.rules[UNKNOWN_RULE]
         node = reference.node
         expression: cst.BaseExpression = reference.call or node
         context = syntax.context_of(self.tree, expression, reference.call is not None)
@@ -153,9 +155,9 @@ class Matcher:
             self._follow_maker(site, by_expression)
 
     def _holds(self, case: Case, site: Site) -> bool:
-        if case.context and site.context not in case.context:
-            if not (site.context == "lambda-body" and "value" in case.context):
-                return False
+        contexts = {site.context} | ({"value"} if site.context == "lambda-body" else set())
+        if case.context and not contexts & case.context:
+            return False
         if case.used_as and not any(self._used_as(site, use) for use in case.used_as):
             return False
         given = site.bound.args if site.bound is not None else {}

@@ -92,9 +92,10 @@ class Naming:
                 continue
             # An import in a function does not serve the rest of the file, one in a try may fail.
             meaning = self.names.name(binding.name, scope)
-            if binding in meaning.bindings and not meaning.ambiguous:
-                if all(b.path == binding.path or b.kind == "none" for b in meaning.bindings):
-                    return binding.name
+            if binding not in meaning.bindings or meaning.ambiguous:
+                continue
+            if all(b.path == binding.path or b.kind == "none" for b in meaning.bindings):
+                return binding.name
         return None
 
     @staticmethod

@@ -112,9 +112,9 @@ class _Placer:
         if site.meaning is None or site.change is None or site.change.helpers:
             return None
         for binding in site.meaning.bindings:
-            if binding.scope.kind == "function" and binding.statement is not None:
-                if binding.kind in ("import", "from"):
-                    return binding.statement
+            imported = binding.kind in ("import", "from")
+            if imported and binding.scope.kind == "function" and binding.statement is not None:
+                return binding.statement
         return None
 
     # -- imports ---------------------------------------------------------------------------

@@ -6,6 +6,7 @@ whole file on the command line come from the same place.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -145,17 +146,25 @@ class Plan:
         applied = {s for s in applied if s in active or not s.follows or set(s.follows) <= applied}
         edits = self._edits(active, settled, partial, unwrapped, whole, decorators, swaps, vanished)
         assembly = Assembly(applied=applied)
-        assembly.imports_left = any(
-            g.torch_xla and g not in removed and not all(id(b.node) in vanished.ids for b in g.bindings)
-            and not all(vanished.has(b.node) or id(b.statement) in swaps for b in g.bindings if b.path)
-            for g in self.groups
-        ) or bool(self.tree.stars and any(
-            (cst_module := star.module) is not None and _is_package(cst_module)
-            for star, _ in self.tree.stars
-        ))  # fmt: skip
+        assembly.imports_left = self._imports_left(removed, vanished, swaps)
         assembly.edits = self.resolved(edits)
         assembly.helpers = tuple(self._needed_helpers(active))
         return assembly
+
+    def _imports_left(
+        self, removed: set[Group], vanished: _Vanished, swaps: dict[int, cst.CSTNode]
+    ) -> bool:
+        """Whether an import of torch_xla would still stand."""
+        for star, _ in self.tree.stars:
+            if star.module is not None and _is_package(star.module):
+                return True
+        for group in self.groups:
+            if not group.torch_xla or group in removed:
+                continue
+            imports = [b for b in group.bindings if b.path]
+            if not all(vanished.has(b.node) or id(b.statement) in swaps for b in imports):
+                return True
+        return False
 
     def _covered(self, applied: set[Site], replaced: dict[int, Site], kept: set[int]) -> set[Site]:
         """Sites inside text that another site's fix drops, such as a device argument."""
@@ -203,7 +212,7 @@ class Plan:
         return bool(group.loads) and not touched and not (group.top and self.keeps_imports)
 
     def _may_swap(self, guard: Site, vanished: _Vanished, active: set[Site]) -> bool:
-        """Whether a guard's imports may make way for torch_tpu: nothing uses their names any more."""
+        """Whether a guard's imports may make way for torch_tpu: nothing uses their names now."""
         if guard not in active:
             return False
         groups = [g for g in self.groups if guard in g.guards]
@@ -247,9 +256,8 @@ class Plan:
                 if len(entry[1]) == _count_names(statement):
                     del partial[id(statement)]
                     deleted[id(statement)] = statement
-        elif isinstance(statement, (cst.AnnAssign, cst.NamedExpr)):
-            if isinstance(statement, cst.AnnAssign):
-                deleted[id(statement)] = statement
+        elif isinstance(statement, cst.AnnAssign):
+            deleted[id(statement)] = statement
 
     # -- edits -----------------------------------------------------------------------------
 
@@ -361,10 +369,7 @@ class Plan:
 
     def _statements(self, settled: Settled) -> list[Text]:
         edits: list[Text] = []
-        outermost = [
-            n for n in settled.gone.values()
-            if not any(id(a) in settled.gone or id(a) in settled.clauses for a in self.tree.ancestors(n))
-        ]  # fmt: skip
+        outermost = [n for n in settled.gone.values() if not self._is_below_gone(n, settled)]
         passes = {id(s): s for s in settled.passes.values()}
         by_suite: dict[int, list[cst.CSTNode]] = {}
         for node in outermost:
@@ -389,6 +394,13 @@ class Plan:
             edits.append(Text(a, b, self._comments(a, b, self.lines.indent(start), clause)))
         edits.extend(self._shared_lines(settled))
         return edits
+
+    def _is_below_gone(self, node: cst.CSTNode, settled: Settled) -> bool:
+        """Whether something around the node vanishes and takes it along."""
+        return any(
+            id(above) in settled.gone or id(above) in settled.clauses
+            for above in self.tree.ancestors(node)
+        )
 
     def _run(self, nodes: list[cst.CSTNode], needs_pass: bool) -> list[Text]:
         """Deletions for vanished statements of one suite, with the blank lines around them."""
@@ -433,9 +445,7 @@ class Plan:
         after = 0
         while self.lines.is_blank(below + after):
             after += 1
-        inner = max(
-            (self._blank_lines(a[1], b[0]) for a, b in zip(run, run[1:], strict=False)), default=0
-        )
+        inner = max((self._blank_lines(a[1], b[0]) for a, b in itertools.pairwise(run)), default=0)
         at_end = below + after >= len(self.lines.starts) - 1 and not self.lines.content(
             below + after
         )
@@ -490,9 +500,10 @@ class Plan:
         for index in range(self.lines.index(start), self.lines.index(max(start, end - 1)) + 1):
             at = self.lines.starts[index]
             line = self.lines.content(index).strip()
-            if line.startswith("#") and not any(a < at <= b for a, b in strings):
-                if not line.startswith("# TODO(xla2tpu):"):
-                    kept.append(f"{indent}{line}{self.newline}")
+            if not line.startswith("#") or line.startswith("# TODO(xla2tpu):"):
+                continue
+            if not any(a < at <= b for a, b in strings):
+                kept.append(f"{indent}{line}{self.newline}")
         return "".join(kept)
 
     def _shared_lines(self, settled: Settled) -> list[Text]:
@@ -506,9 +517,7 @@ class Plan:
         for line in lines.values():
             if isinstance(line, cst.SimpleStatementSuite) and id(line) in settled.passes:
                 continue
-            if any(
-                id(a) in settled.gone or id(a) in settled.clauses for a in self.tree.ancestors(line)
-            ):
+            if self._is_below_gone(line, settled):
                 continue
             body = line.body  # type: ignore[attr-defined]
             stay = [i for i, s in enumerate(body) if id(s) not in settled.smalls]
@@ -544,7 +553,7 @@ class Plan:
         for i, item in enumerate(items):
             if id(item) not in ids:
                 continue
-            start, end = self.tree.full_span(item)
+            start = self.tree.full_span(item)[0]
             own = self.tree.span(self._core(item))
             line = self.lines.start(start)
             rest = self.tree.text[self._core_end(item) : self.lines.end(own[1])]
@@ -582,7 +591,7 @@ class Plan:
             return []
         if id(block) not in whole:
             return self._items_out(list(block.items), list(items))
-        start, end = self.tree.span(block)
+        start = self.tree.span(block)[0]
         body = block.body
         if isinstance(body, cst.SimpleStatementSuite):
             return [Text(start, self.tree.span(body.body[0])[0], "")]

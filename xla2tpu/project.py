@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _MARKS = (".git", "pyproject.toml", "setup.cfg", "setup.py", ".xla2tpu.toml", ".hg")
 _PACKAGES = ("torch_xla", "torch_xla_py")
 _IMPORT_LINE = re.compile(
-    rb"^([ \t]*)(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]*)|import[ \t]+([\w., \t]+))",
+    rb"^([ \t]*)(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]*)"
+    rb"|import[ \t]+([\w., \t]+))",
     re.M,
 )
 _COLUMN_0 = re.compile(rb"^[^\s#)\]}]", re.M)
@@ -178,7 +179,7 @@ class Project:
         return None
 
     def _bases(self, folder: str) -> list[str]:
-        """Where an absolute import may start: beside the script, above its package, the root, src."""
+        """Where an absolute import may start: beside the script, above its package, root, src."""
         top = folder
         while "__init__.py" in self._entries(top) and top != self.root:
             top = os.path.dirname(top)
@@ -214,9 +215,9 @@ class Project:
 
     def canonical(self, path: str, importer: str) -> str | None:
         """The torch_xla path behind a dotted path as ``importer`` writes it, None for none."""
-        if self._hints is not None and not path.startswith(_PACKAGES):
-            if self._names.isdisjoint(path.split(".")):
-                return None
+        hinted = self._hints is not None and not path.startswith(_PACKAGES)
+        if hinted and self._names.isdisjoint(path.split(".")):
+            return None
         key = (path, os.path.dirname(importer))
         if key not in self._answers:
             self._answers[key] = None  # stops import cycles

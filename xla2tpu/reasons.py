@@ -22,7 +22,7 @@ REASONS: dict[str, str] = {
     "other-hardware": "the project uses torch_xla for other hardware than TPUs",
     "private-api": "a private name of torch_xla",
     "several-devices": "one process drove several devices",
-    "signature-by-release": "releases of torch_xla read a given argument differently; set source-version",
+    "signature-by-release": "releases read a given argument differently; set source-version",
     "single-controller": "one process drove all devices; TorchTPU runs one process for each",
     "star-import": "a star import hides which names are used",
     "starred-arguments": "starred arguments hide which parameters are given",

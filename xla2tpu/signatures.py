@@ -106,9 +106,9 @@ def bind(
     for parameter in by_name.values():
         if parameter.required and parameter.name not in bound:
             return "arguments-do-not-bind"
-        if parameter.annotation == "bool" and parameter.name in bound:
-            if is_device(bound[parameter.name].value):
-                return "arguments-do-not-bind"
+        given = bound.get(parameter.name)
+        if parameter.annotation == "bool" and given is not None and is_device(given.value):
+            return "arguments-do-not-bind"
     return Bound(bound, tuple(variadic), tuple(keywords))
 
 

@@ -155,7 +155,7 @@ class Suites:
         )
 
     def is_inert(self, small: cst.CSTNode, deleted: Collection[int]) -> bool:
-        """Whether a handler's statement only reports that torch_xla is missing, or vanishes itself."""
+        """Whether a handler's statement only says that torch_xla is missing, or vanishes."""
         if id(small) in deleted:
             return True
         match small:

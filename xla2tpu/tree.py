@@ -259,7 +259,7 @@ class Tree:
             _Walk(self).run()
 
     def release(self) -> None:
-        """Cut the cycles between scopes and bindings, so that the tree goes without a collection."""
+        """Cut the cycles of scopes and bindings, so that the tree goes without a collection."""
         for binding in (*self.bindings, *self.held):
             binding.scope.bindings.clear()
             binding.scope.attributes.clear()
@@ -308,11 +308,11 @@ class Tree:
             here._codegen(state)
         shift = start - state.inner[id(here)][0]
         code = "".join(state.tokens)
-        if not self._parsable.startswith(code, shift):
-            # The last line of a file may have no newline.
-            if self._parsable[shift:] != code.rstrip("\r\n"):
-                self.locate()
-                return
+        # The last line of a file may have no newline.
+        at_end = self._parsable[shift:] == code.rstrip("\r\n")
+        if not at_end and not self._parsable.startswith(code, shift):
+            self.locate()
+            return
         end = len(self.text)
         for table, found in ((self._full, state.full), (self._inner, state.inner)):
             table.update((k, (a + shift, min(b + shift, end))) for k, (a, b) in found.items())
@@ -754,15 +754,15 @@ class _Walk:
 
 def _unpacked(value: cst.BaseExpression | None, count: int) -> list[cst.BaseExpression | None]:
     """The expressions that ``count`` unpacked targets get, None for each that is not plain."""
-    if isinstance(value, (cst.Tuple, cst.List)) and len(value.elements) == count:
-        if not any(isinstance(e, cst.StarredElement) for e in value.elements):
-            return [e.value for e in value.elements]
+    times = 1
     if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Multiply):
-        left = value.left
-        if isinstance(left, (cst.List, cst.Tuple)) and len(left.elements) == 1:
-            if not isinstance(left.elements[0], cst.StarredElement):
-                return [left.elements[0].value] * count
-    return [None] * count
+        value, times = value.left, count
+    if not isinstance(value, (cst.Tuple, cst.List)) or len(value.elements) * times != count:
+        return [None] * count
+    if any(isinstance(e, cst.StarredElement) for e in value.elements):
+        return [None] * count
+    values: list[cst.BaseExpression | None] = [e.value for e in value.elements]
+    return values * times
 
 
 def _is_none(node: cst.CSTNode | None) -> bool:

@@ -9,6 +9,7 @@ from xla2tpu.match import is_truth_test
 from xla2tpu.sites import Change, Site
 
 _SPEC = 'importlib.util.find_spec("torch_tpu")'
+_LOOK_UPS = frozenset({"hasattr", "getattr", "setattr", "vars", "dir"})
 _IMPORTS = ["import importlib.util"]
 
 
@@ -25,9 +26,9 @@ def _asked(site: Site, builder: Builder) -> Change | str:
     parent = tree.parent(node)
     if isinstance(parent, cst.Arg):
         call = tree.parent(parent)
-        if isinstance(call, cst.Call) and isinstance(call.func, cst.Name):
-            if call.func.value in ("hasattr", "getattr", "setattr", "vars", "dir"):
-                return "dynamic-access"
+        called = call.func if isinstance(call, cst.Call) else None
+        if isinstance(called, cst.Name) and called.value in _LOOK_UPS:
+            return "dynamic-access"
     if not _fails_without_torch_xla(site, builder):
         return "value-escapes"
     if isinstance(parent, cst.Comparison) and len(parent.comparisons) == 1:

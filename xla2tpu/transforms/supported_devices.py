@@ -17,9 +17,10 @@ def supported_devices(site: Site, builder: Builder) -> Change | str:
         return "several-devices"
     whole: cst.CSTNode = node
     parent = tree.parent(node)
+    # ``f() or []``: older releases returned None.
     if isinstance(parent, cst.BooleanOperation) and isinstance(parent.operator, cst.Or):
-        # ``f() or []``: older releases returned None.
-        if parent.left is node and isinstance(parent.right, cst.List) and not parent.right.elements:
+        fallback = parent.right
+        if parent.left is node and isinstance(fallback, cst.List) and not fallback.elements:
             whole, parent = parent, tree.parent(parent)
     if isinstance(parent, cst.Arg):
         call = tree.parent(parent)
