@@ -283,8 +283,7 @@ class Plan:
             for cut in site.change.cuts:
                 if not vanished.has_statement(site.expression):
                     edits.append(Text(cut.start, cut.end, self._filled(cut, site)))
-            if site.change.deeper is not None and not vanished.has_statement(site.expression):
-                edits.extend(self._deeper(site.change.deeper))
+        edits.extend(self._realigned(active, edits, vanished))
         added = placing.additions(self, active, settled, partial, vanished)
         self._added_at = {e.start for e in added}
         edits.extend(self._statements(settled))
@@ -354,16 +353,69 @@ class Plan:
                     found.append((start, end))
         return found
 
-    def _deeper(self, statement: cst.CSTNode) -> list[Text]:
-        start, end = self.tree.span(statement)
-        strings = self._protected(statement)
-        edits = []
-        for index in range(self.lines.index(start) + 1, self.lines.index(end) + 1):
+    def _realigned(self, active: set[Site], edits: list[Text], vanished: _Vanished) -> list[Text]:
+        """Move the further lines of calls whose opening bracket has moved.
+
+        Lines that were aligned with the bracket stay so; those of a statement that gets a block
+        around it go one level in.
+        """
+        moves: dict[int, int] = {}
+        for site in sorted(active, key=lambda s: self.tree.span(s.node)):
+            assert site.change is not None
+            if vanished.has_statement(site.expression):
+                continue
+            call = site.expression if isinstance(site.expression, cst.Call) else None
+            aligned = self._alignment(call, edits) if call is not None else None
+            if aligned is not None:
+                for index in self._further_lines(call):
+                    moves.setdefault(index, aligned)
+            elif site.change.deeper is not None:
+                for index in self._further_lines(site.change.deeper):
+                    moves.setdefault(index, len(self.builder.unit))
+        found = []
+        for index, move in moves.items():
             at = self.lines.starts[index]
-            inside = any(a < at <= b for a, b in strings)
-            if not inside and not self.lines.is_blank(index):
-                edits.append(Text(at, at, self.builder.unit, 9))
-        return edits
+            if move > 0:
+                white = self.builder.unit if move == len(self.builder.unit) else " " * move
+                found.append(Text(at, at, white, 9))
+            elif move < 0:
+                found.append(Text(at, at - move, "", 8))
+        return found
+
+    def _further_lines(self, node: cst.CSTNode | None) -> list[int]:
+        """The lines after the first that a node stands on, but for those inside strings."""
+        assert node is not None
+        start, end = self.tree.span(node)
+        strings = self._protected(node)
+        return [
+            index
+            for index in range(self.lines.index(start) + 1, self.lines.index(end) + 1)
+            if not self.lines.is_blank(index)
+            and not any(a < self.lines.starts[index] <= b for a, b in strings)
+        ]
+
+    def _alignment(self, call: cst.Call, edits: list[Text]) -> int | None:
+        """How far the bracket of a call moves, where its further lines are aligned with it."""
+        further = self._further_lines(call)
+        if not further or not call.args:
+            return None
+        bracket = self.tree.text.index("(", self.tree.span(call.func)[1])
+        first = self.tree.full_span(call.args[0])[0]
+        line = self.lines.start(bracket)
+        if self.lines.index(first) != self.lines.index(bracket):
+            return None
+        column = bracket + 1 - line
+        indents = [len(self.lines.indent(self.lines.starts[i])) for i in further]
+        if min(indents) < column or "\t" in self.tree.text[line:bracket]:
+            return None
+        moved = 0
+        for edit in edits:
+            if line <= edit.start and edit.end <= first:
+                _, broken, last = edit.content.rpartition("\n")
+                moved += len(last) - (edit.end - edit.start)
+                if broken:
+                    moved = len(last) - (edit.end - line)
+        return moved
 
     # -- statements that vanish --------------------------------------------------------------
 
