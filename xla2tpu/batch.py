@@ -6,6 +6,7 @@ at once.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -61,6 +62,10 @@ def run_project(
         else:
             _tell(progress)
     if matter:
+        from xla2tpu import engine  # noqa: F401
+
+        # What is loaded by now stays: the collector need not look at it for each file.
+        gc.freeze()
         # Read before processes are forked, so that each need not do it again.
         for project in projects.values():
             project.hints()

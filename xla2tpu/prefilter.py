@@ -38,7 +38,7 @@ def interesting(data: bytes) -> bool:
         return True
     if b"XLA_" in data and any(mark in data for mark in _OTHER_MARKS):
         return True
-    if b"PJRT_" in data or b"XRT_" in data:
+    if b"RT_" in data and (b"PJRT_" in data or b"XRT_" in data):
         return True
     # UTF-16 never holds the marks as plain bytes, and is to be reported, not passed over.
     return data.startswith((b"\xff\xfe", b"\xfe\xff"))

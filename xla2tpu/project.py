@@ -61,7 +61,6 @@ OTHER_HARDWARE = {
     "tt_xla": "Tenstorrent",
     "torchacc": "TorchACC",
 }
-_VENDOR_WORDS = (b"neuron", b"tt_torch", b"plugin_tt", b"tt_xla", b"torchacc")
 _OTHER_IMPORT = re.compile(
     rb"^(?:from|import)[ \t]+("
     + b"|".join(re.escape(n).encode() for n in OTHER_HARDWARE)
@@ -119,7 +118,6 @@ class Project:
         self._names: frozenset[str] = frozenset()
         self._hints: tuple[tuple[bytes, ...], re.Pattern[bytes]] | None = None
         self._vendors: dict[str, str | None] = {}
-        self._vendor_files: dict[str, str] = {}
 
     # -- files ----------------------------------------------------------------------------
 
@@ -135,8 +133,7 @@ class Project:
 
     def note(self, path: str, data: bytes) -> None:
         """Take note of a file that was read anyway, so that `hints` need not read it again."""
-        plain = b"torch_xla" not in data and not any(word in data for word in _VENDOR_WORDS)
-        self._plain[os.path.abspath(path)] = plain
+        self._plain[os.path.abspath(path)] = b"torch_xla" not in data
 
     def python_files(self) -> Iterator[str]:
         """The Python files below the root, in a stable order."""
@@ -373,10 +370,6 @@ class Project:
                 data = self.read(file)
                 if data is None:
                     continue
-                if any(word in data for word in _VENDOR_WORDS):
-                    match = _OTHER_IMPORT.search(data)
-                    if match:
-                        self._vendor_files[file] = OTHER_HARDWARE[match[1].decode()]
                 if b"torch_xla" not in data:
                     continue
                 direct = _direct(data)
@@ -440,22 +433,28 @@ class Project:
     def other_hardware(self, file: str) -> str | None:
         """The vendor whose packages a file near ``file`` imports at its top, unguarded.
 
-        Near is the outermost package of the file, or its folder: one project may hold examples
-        for several kinds of hardware.
+        Near are the files of its folder and of the packages around it: one project may hold
+        examples for several kinds of hardware.
         """
-        folder = top = os.path.dirname(os.path.abspath(file))
-        while os.path.exists(os.path.join(top, "__init__.py")) and top != self.root:
-            folder, top = top, os.path.dirname(top)
-        if folder not in self._vendors:
-            self._vendors[folder] = self._vendor_in(folder, packages=folder != top)
-        return self._vendors[folder]
-
-    def _vendor_in(self, folder: str, packages: bool) -> str | None:
-        self.hints()
-        for path, vendor in self._vendor_files.items():
-            if path.startswith(folder + os.sep) if packages else os.path.dirname(path) == folder:
+        folder = os.path.dirname(os.path.abspath(file))
+        while True:
+            vendor = self._vendor_in(folder)
+            if vendor is not None or folder == self.root:
                 return vendor
-        return None
+            if "__init__.py" not in self._entries(folder):
+                return None
+            folder = os.path.dirname(folder)
+
+    def _vendor_in(self, folder: str) -> str | None:
+        if folder not in self._vendors:
+            self._vendors[folder] = None
+            for name in sorted(self._entries(folder)):
+                data = self.read(os.path.join(folder, name)) if name.endswith(".py") else None
+                match = _OTHER_IMPORT.search(data) if data else None
+                if match:
+                    self._vendors[folder] = OTHER_HARDWARE[match[1].decode()]
+                    break
+        return self._vendors[folder]
 
 
 def _imports_at_top(data: bytes) -> bool:

@@ -251,7 +251,7 @@ class Tree:
         self._full: dict[int, tuple[int, int]] = {}
         self._inner: dict[int, tuple[int, int]] = {}
         self._everywhere = False
-        self._chunks: dict[int, tuple[int, list[str]]] | None = None
+        self._chunks: dict[int, int] | None = None
         with paused_gc():
             self.module = cst.parse_module(parsable)
             self._parsable = parsable
@@ -293,32 +293,56 @@ class Tree:
         Generating code for a whole file costs a third of parsing it, and most of a long file
         has nothing to report.
         """
-        if self._chunks is None:
-            self._chunks = self._split()
-        here: cst.CSTNode | None = node
-        while here is not None and id(here) not in self._chunks:
-            here = self.parents.get(id(here))
-        if here is None:
+        chunk = self._chunk(node)
+        if chunk is None:
             self.locate()
             return
-        start, indent = self._chunks[id(here)]
         state = _Positions(self.module.default_indent, self.module.default_newline)
-        state.indent_tokens.extend(indent)
+        state.indent_tokens.extend(chunk[1])
         with paused_gc():
-            here._codegen(state)
-        shift = start - state.inner[id(here)][0]
-        code = "".join(state.tokens)
-        # The last line of a file may have no newline.
-        at_end = self._parsable[shift:] == code.rstrip("\r\n")
-        if not at_end and not self._parsable.startswith(code, shift):
+            chunk[0]._codegen(state)
+        shift = self._place(chunk[0], state)
+        if shift is None:
             self.locate()
             return
         end = len(self.text)
         for table, found in ((self._full, state.full), (self._inner, state.inner)):
             table.update((k, (a + shift, min(b + shift, end))) for k, (a, b) in found.items())
 
-    def _split(self) -> dict[int, tuple[int, list[str]]]:
-        """Where the statements of the file and of its classes begin, and how they are indented.
+    def _chunk(self, node: cst.CSTNode) -> tuple[cst.CSTNode, list[str]] | None:
+        """The statement of the file, or of a class in it, around a node, and its indentation."""
+        path = [node, *self.ancestors(node)]
+        below = len(path) - 2
+        indent: list[str] = []
+        while below >= 0:
+            here = path[below]
+            block = here.body if isinstance(here, cst.ClassDef) else None
+            if not isinstance(block, cst.IndentedBlock):
+                return here, indent
+            if below < 2 or path[below - 1] is not block:
+                return None
+            indent.append(self.module.default_indent if block.indent is None else block.indent)
+            below -= 2
+        return None
+
+    def _place(self, chunk: cst.CSTNode, state: _Positions) -> int | None:
+        """Where the generated code stands in the file; None where that is not certain."""
+        code = "".join(state.tokens)
+        at = self._parsable.find(f"\n{code}") + 1
+        if at and self._parsable.find(f"\n{code}", at) < 0:
+            return at
+        if self._chunks is None:
+            self._chunks = self._split()
+        start = self._chunks.get(id(chunk))
+        if start is None:
+            return None
+        shift = start - state.inner[id(chunk)][0]
+        # The last line of a file may have no newline.
+        at_end = self._parsable[shift:] == code.rstrip("\r\n")
+        return shift if at_end or self._parsable.startswith(code, shift) else None
+
+    def _split(self) -> dict[int, int]:
+        """Where the statements of the file and of its classes begin.
 
         CPython's parser tells it at a tenth of libcst's price. Empty where the two disagree.
         """
@@ -327,18 +351,15 @@ class Tree:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return {}
         starts = [0, *(m.end() for m in re.finditer(r"\r\n|\r|\n", self._parsable))]
-        found: dict[int, tuple[int, list[str]]] = {}
-        if not self._pair(list(self.module.body), body, [], starts, found):
-            return {}
-        return found
+        found: dict[int, int] = {}
+        return found if self._pair(list(self.module.body), body, starts, found) else {}
 
     def _pair(
         self,
         nodes: list[cst.CSTNode],
         others: list[ast.stmt],
-        indent: list[str],
         starts: list[int],
-        found: dict[int, tuple[int, list[str]]],
+        found: dict[int, int],
     ) -> bool:
         index = 0
         for node in nodes:
@@ -349,13 +370,11 @@ class Tree:
             if isinstance(node, cst.ClassDef) and isinstance(other, ast.ClassDef):
                 block = node.body
                 if isinstance(block, cst.IndentedBlock):
-                    inner = block.indent
-                    deeper = [*indent, self.module.default_indent if inner is None else inner]
-                    if not self._pair(list(block.body), other.body, deeper, starts, found):
+                    if not self._pair(list(block.body), other.body, starts, found):
                         return False
                     continue
             # Columns are bytes, but what stands before a statement on its line is white space.
-            found[id(node)] = starts[other.lineno - 1] + other.col_offset, indent
+            found[id(node)] = starts[other.lineno - 1] + other.col_offset
         return index == len(others)
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
