@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from xla2tpu import prefilter
 from xla2tpu.model import FileResult, Mode, Settings, Status
-from xla2tpu.project import Project, find_root, import_lines, project_of
+from xla2tpu.project import Project, find_root, project_of
 
 if TYPE_CHECKING:
     from xla2tpu.rules import RuleSet
@@ -188,20 +188,7 @@ def _release(
 def _has_let_go(importer: str, file: str, name: str, project: Project, result: FileResult) -> bool:
     """Whether a file, as it will be written, no longer imports ``name`` from ``file``."""
     data = result.output if result.output is not None else project.read(importer)
-    if data is None:
-        return False
-    for module, names in import_lines(data, everywhere=True):
-        for other, _ in names:
-            if other is None or other == "*":
-                if project.module_file(module, importer) == file:
-                    return False
-            elif other == name and project.module_file(module, importer) == file:
-                return False
-            elif other is not None:
-                inner = f"{module}{'' if module.endswith('.') else '.'}{other}"
-                if name == "*" and project.module_file(inner, importer) == file:
-                    return False
-    return True
+    return data is not None and name not in project.names_from(file, importer, data)
 
 
 # -- the module of helpers -----------------------------------------------------------------------

@@ -5,9 +5,10 @@ from __future__ import annotations
 import libcst as cst
 
 from xla2tpu.changes import Builder
+from xla2tpu.imports import attributes_named
 from xla2tpu.model import Applicability
 from xla2tpu.sites import Change, Cut, Site
-from xla2tpu.tree import Binding, Scope, dotted
+from xla2tpu.tree import Binding, Scope
 
 Verdict = tuple[Change | None, Applicability, str | None]
 
@@ -27,6 +28,7 @@ _FIRST_ARGUMENT = frozenset(
      "torch.get_autocast_dtype", "torch_xla.core.xla_model.xla_device_hw", "torch_xla.amp.autocast"}
 )  # fmt: skip
 _KEYWORDS = frozenset({"device", "device_type", "map_location"})
+_SPLITS = frozenset({"split", "rsplit", "partition", "rpartition"})
 _ASSERTIONS = frozenset({"assertEqual", "assertNotEqual", "assertIn", "assertNotIn"})
 _DEVICE_METHODS = frozenset({"to", "to_empty"})
 
@@ -68,31 +70,76 @@ def _binds_device(binding: Binding, builder: Builder) -> bool:
 def needs_index(site: Site, builder: Builder) -> bool:
     """Whether the device is compared, hashed or asked for its index, so that it needs one."""
     tree = builder.tree
-    node = site.expression
-    if _use_needs_index(node, builder):
-        return True
+    node: cst.CSTNode = site.expression
     parent = tree.parent(node)
-    while isinstance(parent, cst.IfExp):
-        parent = tree.parent(parent)
-    if not isinstance(parent, (cst.Assign, cst.AnnAssign)):
-        return False
-    targets = (
-        [t.target for t in parent.targets] if isinstance(parent, cst.Assign) else [parent.target]
-    )
-    for target in targets:
-        if isinstance(target, cst.Name):
-            owner = site.scope.owner(target.value)
-            for load, scope in tree.loads.get(target.value, []):
-                if scope.owner(target.value) is owner and _use_needs_index(load, builder):
-                    return True
-        elif isinstance(target, cst.Attribute):
-            first = dotted(target)
-            for load, _ in tree.loads.get((first or "").split(".")[0], []):
-                up = tree.parent(load)
-                same = isinstance(up, cst.Attribute) and up is not target and dotted(up) == first
-                if same and up is not None and _use_needs_index(up, builder):
-                    return True
+    while True:
+        if _use_needs_index(node, builder):
+            return True
+        if isinstance(parent, cst.NamedExpr) and parent.value is node:
+            if _name_needs_index(parent.target, site.scope, builder):
+                return True
+        elif not isinstance(parent, (cst.IfExp, cst.BooleanOperation)):
+            break
+        node, parent = parent, tree.parent(parent)
+    match parent:
+        case cst.Assign():
+            return any(_name_needs_index(t.target, site.scope, builder) for t in parent.targets)
+        case cst.AnnAssign():
+            return _name_needs_index(parent.target, site.scope, builder)
+        case cst.Element():
+            return _element_needs_index(parent, site, builder)
+        case cst.Param():
+            owner = tree.parent(tree.parent(parent) or parent)
+            body = getattr(owner, "body", None)
+            inner = tree.scope_of.get(id(body)) if body is not None else None
+            return inner is not None and _name_needs_index(parent.name, inner, builder)
     return False
+
+
+def _element_needs_index(element: cst.Element, site: Site, builder: Builder) -> bool:
+    """For a device in a tuple or list: unpacked by an assignment, looped over, or searched."""
+    tree = builder.tree
+    box = tree.parent(element)
+    if not isinstance(box, (cst.Tuple, cst.List)):
+        return False
+    index = next(i for i, e in enumerate(box.elements) if e is element)
+    parent = tree.parent(box)
+    if isinstance(parent, cst.ComparisonTarget):
+        return True
+    if isinstance(parent, (cst.For, cst.CompFor)):
+        return _name_needs_index(parent.target, tree.scope(parent), builder)
+    if not isinstance(parent, cst.Assign):
+        return False
+    for target in parent.targets:
+        names = target.target
+        if not isinstance(names, (cst.Tuple, cst.List)) or index >= len(names.elements):
+            continue
+        if _name_needs_index(names.elements[index].value, site.scope, builder):
+            return True
+    return False
+
+
+def _name_needs_index(target: cst.CSTNode, scope: Scope, builder: Builder) -> bool:
+    """Whether a name or attribute that holds the device is used so, anywhere in its scope."""
+    tree = builder.tree
+    if isinstance(target, cst.Name):
+        owner = scope.owner(target.value)
+        for load, where in tree.loads.get(target.value, []):
+            if where.owner(target.value) is owner and _use_needs_index(load, builder):
+                return True
+        if owner is not None and owner.kind == "class":
+            return any(_use_needs_index(n, builder) for n in attributes_named(tree, target.value))
+        return False
+    if isinstance(target, cst.Attribute):
+        name = target.attr.value
+        uses = [n for n in attributes_named(tree, name) if n is not target]
+        return any(_use_needs_index(n, builder) or _is_copied(n, builder) for n in uses)
+    return False
+
+
+def _is_copied(node: cst.CSTNode, builder: Builder) -> bool:
+    """Whether an attribute is assigned on, so that its further uses are not followed."""
+    return isinstance(builder.tree.parent(node), cst.Assign)
 
 
 def _use_needs_index(node: cst.CSTNode, builder: Builder) -> bool:
@@ -115,7 +162,10 @@ def _use_needs_index(node: cst.CSTNode, builder: Builder) -> bool:
         case cst.Arg():
             call = builder.tree.parent(parent)
             if isinstance(call, cst.Call) and isinstance(call.func, cst.Name):
-                return call.func.value in ("hash", "set", "frozenset")
+                # ``str(d).split(":")``: the index is in the text.
+                above = builder.tree.parent(call)
+                taken_apart = isinstance(above, cst.Attribute) and above.attr.value in _SPLITS
+                return call.func.value in ("hash", "set", "frozenset") or taken_apart
     return False
 
 
@@ -166,6 +216,8 @@ def string(
             return None, manual, "device-ordinal"
         return _placed(site, node, builder), Applicability.SAFE, None
     test = _tested(node, site.scope, builder)
+    if test is not None and ":" in value:
+        return None, manual, "device-ordinal"
     if test is not None:
         known, change = test
         if known:

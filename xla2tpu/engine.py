@@ -44,6 +44,7 @@ from xla2tpu.source import Source, UndecodableError, decode
 from xla2tpu.tree import PositionError, Tree, paused_gc
 
 SYNTAX, HARDWARE, UNUSED_SUPPRESSION, STALE_MARKER = "XLA000", "XLA090", "XLA095", "XLA096"
+FIND_SPEC = "XLA004"
 _DEEP = 180
 _LONG_LINE = 5_000
 _MANY_LINES = 100_000
@@ -221,8 +222,8 @@ class _Run:
         self.names = Names(
             tree,
             lambda p: project.canonical(p, self.real),
-            lambda p: rules.lookup(p) is not None,
-            lambda p: project.module_file(p, self.real) is not None,
+            lambda p: (hit := rules.lookup(p)) is not None and hit[1].path == p,
+            lambda p: project.module_of(p, self.real) is not None,
             modules.__contains__,
         )
         naming = Naming(tree, self.names, rules)
@@ -346,7 +347,11 @@ class _Run:
             bound = site.change is not None and (site.change.swaps or site.change.with_import)
             if site.fixable and bound and site not in everything.applied:
                 site.refuse("uses-remain")
-        available = [s for s in available if s.fixable]
+            if site.rule.code == FIND_SPEC and everything.imports_left:
+                # While the import stays, so must the test for it.
+                site.refuse("uses-remain")
+        if len(available) != len(fixable := [s for s in available if s.fixable]):
+            available, everything = fixable, self._assemble(fixable)
         complete = self._is_complete(everything)
         wanted = available
         if not settings.unsafe:

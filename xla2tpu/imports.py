@@ -8,7 +8,7 @@ import libcst as cst
 
 from xla2tpu.names import Names, is_torch_xla
 from xla2tpu.sites import Site
-from xla2tpu.tree import Binding, Scope, Tree
+from xla2tpu.tree import Binding, Scope, Tree, descendants
 
 
 @dataclass(slots=True, eq=False)
@@ -17,7 +17,7 @@ class Group:
 
     ``site`` is the finding of an import that nothing uses, ``guards`` are findings of guards
     that must be mended for the import to go. ``top`` tells that it is bound at the top of the
-    file.
+    file, ``fixed`` that it stays whatever happens.
     """
 
     name: str
@@ -25,9 +25,10 @@ class Group:
     bindings: list[Binding]
     torch_xla: bool
     path: str | None
-    loads: list[cst.Name] = field(default_factory=list)
+    loads: list[cst.CSTNode] = field(default_factory=list)
     guards: list[Site] = field(default_factory=list)
     site: Site | None = None
+    fixed: bool = False
 
     @property
     def top(self) -> bool:
@@ -65,7 +66,20 @@ def groups_of(tree: Tree, names: Names) -> list[Group]:
         found[key].loads = [
             n for n, s in tree.loads.get(binding.name, []) if s.owner(binding.name) is home
         ]
+    declared = {n for s in tree.scopes for n, w in s.outer_names.items() if w == "nonlocal"}
+    for group in found.values():
+        group.fixed = group.name in declared
+        if group.scope.kind == "class":
+            # Seen from outside as an attribute of the class.
+            group.loads += attributes_named(tree, group.name)
     return list(found.values())
+
+
+def attributes_named(tree: Tree, name: str) -> list[cst.CSTNode]:
+    """All ``x.name`` of a file."""
+    return [
+        n for n in descendants(tree.module) if isinstance(n, cst.Attribute) and n.attr.value == name
+    ]
 
 
 def _is_module_alias(bindings: list[Binding], names: Names) -> bool:

@@ -40,6 +40,8 @@ class ImportSites:
                 continue
             if group.top and (group.name in self.tree.exported or self.pinned(group.name)):
                 found.extend(self._imports(group, "imported-elsewhere"))
+            elif group.fixed:
+                found.extend(self._imports(group, "ambiguous-binding"))
             elif not group.loads and group.site is None:
                 found.extend(self._unused(group))
         for star, scope in self.tree.stars:
@@ -103,22 +105,26 @@ class ImportSites:
                     group.site = site
         return found
 
-    def _try_around(self, statement: cst.CSTNode) -> cst.Try | None:
+    def _try_around(self, statement: cst.CSTNode) -> cst.Try | cst.With | None:
         line = self.tree.parent(statement)
         suite = self.tree.parent(line) if isinstance(line, cst.SimpleStatementLine) else line
         block = self.tree.parent(suite) if suite is not None else None
         if isinstance(block, cst.Try) and block.body is suite and block.handlers:
             return block
+        if isinstance(block, cst.With) and any(_is_suppress(i.item) for i in block.items):
+            return block
         return None
 
-    def _first_import(self, block: cst.Try) -> cst.CSTNode:
+    def _first_import(self, block: cst.Try | cst.With) -> cst.CSTNode:
         return next(s for s in smalls_of(block.body) if id(s) in self.ours)
 
-    def _is_flagged(self, block: cst.Try) -> bool:
+    def _is_flagged(self, block: cst.Try | cst.With) -> bool:
         """Whether something depends on the import's success, apart from the names it binds."""
         for small in smalls_of(block.body):
             if id(small) not in self.ours and not isinstance(small, (cst.Import, cst.ImportFrom)):
                 return True
+        if isinstance(block, cst.With):
+            return False
         if block.orelse is not None:
             return True
         suites = Suites(self.tree, lambda test: True)
@@ -137,7 +143,7 @@ class ImportSites:
         targets = [t.target for t in small.targets]
         return all(isinstance(t, cst.Name) and t.value in self.none_names for t in targets)
 
-    def _guard(self, block: cst.Try) -> Site:
+    def _guard(self, block: cst.Try | cst.With) -> Site:
         first = self._first_import(block)
         scope = self.tree.scope(first)
         site = Site(
@@ -146,3 +152,10 @@ class ImportSites:
         site.change = Change(swaps=[first])
         site.applicability = Applicability.UNSAFE
         return site
+
+
+def _is_suppress(node: cst.CSTNode) -> bool:
+    """Whether a with-item is ``suppress(...)``: its block is a guard like a ``try``."""
+    called = node.func if isinstance(node, cst.Call) else None
+    last = called.attr if isinstance(called, cst.Attribute) else called
+    return isinstance(last, cst.Name) and last.value == "suppress"

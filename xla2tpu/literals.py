@@ -11,22 +11,23 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from xla2tpu import devices, environment
+from xla2tpu import devices, environment, syntax
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
 from xla2tpu.prefilter import GUARD_PACKAGES
 from xla2tpu.rules import Rule, RuleSet
 from xla2tpu.sites import Change, Cut, Site
+from xla2tpu.template import Slice
 from xla2tpu.tree import Scope, Tree, dotted
 
-_DOTTED = re.compile(r"torch_xla(_py)?(\.\w+)*\Z")
+_DOTTED = re.compile(r"torch_xla(_py)?(\.\w+)*\.?\Z")
 _CODE = re.compile(
     r"\b(import|from)\s+torch_xla\b|pip3?\s+install\b.*torch[-_]xla|-m\s+torch_xla\b"
 )
 _PRINTERS = frozenset(
     {"print", "master_print", "warn", "warning", "info", "debug", "error", "exception", "pprint"}
 )
-_XLA = re.compile(r"xla(:(\d+|%[sd]|\{\w*\}))?\Z")
+_XLA = re.compile(r"xla(:(\d+|%[sd]|\{\w*\})?)?\Z")
 _RENDEZVOUS = re.compile(r"(xla|pjrt)://")
 _OPENXLA = frozenset({"openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_once"})
 _GUARD_NAMES = re.compile(
@@ -51,6 +52,8 @@ class Literals:
             if site is not None:
                 found.append(site)
         found.extend(self._guards())
+        if self.uses_torch_xla:
+            found.extend(self._is_xla())
         return found
 
     # -- strings -----------------------------------------------------------------------------
@@ -102,9 +105,11 @@ class Literals:
         return site
 
     def _annotation(self, node: cst.SimpleString, value: str, scope: Scope) -> Site | None:
-        root = re.match(r"\s*(\w+)", value)
-        if root is None:
-            return None
+        if re.search(r"\btorch_xla(_py)?\.", value):
+            site = self._simple("string-reference", node, value, scope, "annotation")
+            if site is not None:
+                site.counts = True
+            return site
         for name in re.findall(r"(?<![\w.])[A-Za-z_]\w*", value):
             meaning = self.builder.names.name(name, scope)
             if meaning.torch_xla:
@@ -151,7 +156,9 @@ class Literals:
     def _is_looked_up(self, node: cst.CSTNode, call: cst.Call | None, scope: Scope) -> bool:
         """Whether the bare word torch_xla is used as the name of the package, not as text."""
         if call is None:
-            return self._is_compared(node)
+            parent = self.tree.parent(node)
+            listed = isinstance(parent, (cst.Index, cst.Element, cst.DictElement))
+            return listed or self._is_compared(node)
         name = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
         last = name.value if isinstance(name, cst.Name) else ""
         path = self.builder.callee(call, scope) or ""
@@ -178,12 +185,16 @@ class Literals:
 
     def _formatted(self, node: cst.FormattedStringText, scope: Scope) -> Site | None:
         whole = self.tree.parent(node)
+        if whole is not None and re.match(r"torch_xla(_py)?\.", node.value):
+            site = self._simple("string-reference", whole, node.value, scope, "string-reference")
+            if site is not None:
+                site.counts = True
+            return site
         if not re.match(r"(xla|pjrt)://|xla:\Z", node.value) or whole is None:
             return None
         if "://" in node.value:
             return self._simple("rendezvous-url", whole, node.value, scope, "whole-program")
-        if not devices.is_device_position(whole, scope, self.builder) and not self.uses_torch_xla:
-            return None
+        # Said whether or not torch_xla is used, so that the answer outlives the migration.
         return self._simple("device-string", whole, node.value, scope, "device-ordinal")
 
     def _backend(self, node: cst.SimpleString, value: str, scope: Scope) -> Site | None:
@@ -217,6 +228,24 @@ class Literals:
             site.refuse(site.reason)
             site.blocks = environment.blocks(value)
         return site
+
+    def _is_xla(self) -> Iterator[Site]:
+        """``tensor.is_xla``: False for every tensor once torch_xla is gone."""
+        rule = self.by_detector.get("is-xla")
+        for node, scope in self.tree.is_xla if rule is not None else ():
+            assert rule is not None
+            site = Site(rule, "is_xla", node, node, scope, "attribute", counts=False)
+            value = Slice(node.value, syntax.precedence(node.value) < syntax.PRIMARY)
+            made = (
+                "store-or-delete"
+                if id(node) in self.tree.stored
+                else self.builder.replace(site, '{x}.device.type == "tpu"', extra={"x": value})
+            )
+            if isinstance(made, str):
+                site.refuse(made)
+            else:
+                site.change, site.applicability = made, Applicability.UNSAFE
+            yield site
 
     # -- tests of other packages -----------------------------------------------------------------
 

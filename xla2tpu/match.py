@@ -23,6 +23,9 @@ Transform = Callable[[Site, Builder], "Change | str"]
 
 UNKNOWN_RULE = "XLA099"
 MODULE_RULE = "XLA005"
+_LAUNCHERS = frozenset({"XLA506", "XLA507", "XLA510"})
+_COUNTS = frozenset({"XLA305", "XLA306", "XLA307", "XLA308", "XLA309"})
+_SPMD = re.compile(r"\.(use_spmd|spmd|xla_sharding|spmd_fully_sharded_data_parallel)\b")
 _LITERAL = re.compile(r"""\A(['"])([^'"\\]*)\1\Z""")
 
 
@@ -285,18 +288,45 @@ class Matcher:
             if site.fixable and site.case is not None:
                 for name in site.case.helpers:
                     uses[name] = uses.get(name, 0) + 1
+        self._respect_programs(sites)
         for site in sites:
             if site.fixable and site.case is not None and site.change is None:
                 self._build(site, site.case)
+        self.builder.naming.at = None
         for site in sites:
             # A value with one attribute that cannot be served keeps its maker as well.
             if not site.fixable:
                 for maker in site.makers:
                     if maker.fixable:
                         maker.refuse(site.reason or "value-escapes")
+        self._keep_classes(sites)
         settle_dependents(sites)
 
+    def _respect_programs(self, sites: list[Site]) -> None:
+        """Leave what only makes sense together with a launch or with SPMD."""
+        spmd = any(_SPMD.search(s.path) for s in sites)
+        for site in sites:
+            if not site.fixable:
+                continue
+            if spmd and site.rule.code in _COUNTS:
+                site.refuse("single-controller")
+            arg = self.tree.parent(site.expression)
+            call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None
+            launcher = self.builder.sites.get(id(call)) if call is not None else None
+            if site.context == "reference" and launcher and launcher.rule.code in _LAUNCHERS:
+                site.refuse("whole-program")
+
+    def _keep_classes(self, sites: list[Site]) -> None:
+        """The uses of one class change together: a test by another class would always fail."""
+        for site in sites:
+            if site.fixable or not site.path.rpartition(".")[2][:1].isupper():
+                continue
+            for other in sites:
+                if other.path == site.path and other.fixable and not other.follows:
+                    other.refuse(site.reason or "unsupported-form")
+
     def _build(self, site: Site, case: Case) -> None:
+        self.builder.naming.at = site.expression
         if case.action == "transform":
             assert case.transform is not None
             result = load_transform(case.transform)(site, self.builder)

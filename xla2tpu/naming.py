@@ -53,6 +53,8 @@ class Naming:
         self.names = names
         self.rules = rules
         self._helper_names: dict[str, str] = {}
+        # The place that names are chosen for, None for helpers.
+        self.at: cst.CSTNode | None = None
         # Whether all uses of a name that torch_xla is imported by are going to be rewritten.
         self.vacated: Callable[[str], bool] = lambda name: False
 
@@ -94,9 +96,31 @@ class Naming:
             meaning = self.names.name(binding.name, scope)
             if binding not in meaning.bindings or meaning.ambiguous:
                 continue
+            if not self._is_certain(binding, scope):
+                continue
             if all(b.path == binding.path or b.kind == "none" for b in meaning.bindings):
                 return binding.name
         return None
+
+    def _is_certain(self, binding: Binding, scope: Scope) -> bool:
+        """Whether an import has run whenever the place is reached."""
+        for above in self.tree.ancestors(binding.node):
+            if isinstance(above, (cst.If, cst.For, cst.While, cst.Match, cst.With)):
+                return False
+            if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+                break
+        here: Scope | None = scope
+        while here is not None and here is not binding.scope:
+            if here.kind in ("function", "lambda"):
+                # Called later: by then the whole file, or the function around, may have run.
+                return binding.scope.parent is None or self._is_before(binding)
+            here = here.parent
+        return self._is_before(binding)
+
+    def _is_before(self, binding: Binding) -> bool:
+        if self.at is None:
+            return True
+        return self.tree.span(binding.node) < self.tree.span(self.at)
 
     @staticmethod
     def _imports(binding: Binding, path: str) -> bool:
@@ -112,6 +136,9 @@ class Naming:
         """Whether the name may be bound at the top of the file and means that in ``scope``."""
         if needed.name not in self.tree.names:
             return True
+        owner = scope.owner(needed.name)
+        if owner is not None and owner.parent is not None:
+            return False
         bindings = [b for b in self.tree.bindings if b.name == needed.name]
         if not bindings:
             return needed.name not in self.tree.loads

@@ -38,13 +38,12 @@ class _Placer:
         self.apart: set[int] = set()
 
     def run(self, active: set[Site]) -> list[Text]:
+        active = {s for s in active if not self.vanished.has_statement(s.expression)}
         ordered = sorted(active, key=lambda s: self.tree.span(s.node))
         here: dict[str, int | None] = {}
         inner: dict[tuple[int, str], cst.CSTNode] = {}
         for site in ordered:
             assert site.change is not None
-            if self.vanished.has_statement(site.expression):
-                continue
             for text in site.change.needs:
                 host = self._lazy_host(site)
                 if host is not None:
@@ -280,7 +279,7 @@ class _Placer:
             i for i, n in enumerate(self.body) if isinstance(n, (cst.FunctionDef, cst.ClassDef))
         ]
         first_def = stops[0] if stops else len(self.body)
-        leading = [i for i in imports if i < first_def]
+        leading = [i for i in imports if i < first_def] or imports
         if leading:
             at = self._after(leading[-1])
             blanks = 0

@@ -81,6 +81,7 @@ class Plan:
 
     def assemble(self, chosen: Iterable[Site]) -> Assembly:
         """The edits that mend the chosen sites; raises `Conflict`."""
+        chosen = set(chosen)
         active = self.close(chosen)
         deleted: dict[int, cst.CSTNode] = {}
         replaced: dict[int, Site] = {}
@@ -133,13 +134,18 @@ class Plan:
         settled = suites.settle(deleted.values(), whole)
         vanished = _Vanished(self.tree, settled, replaced, kept, decorators, nodes)
         idle = {s for g in self.groups if g not in removed for s in g.guards}
-        active -= idle
         gone = {id(b.node) for g in removed for b in g.bindings}
-        active -= {
-            s for s in active
-            if s.change is not None and s.change.with_import and s.meaning is not None
+        idle |= {
+            s
+            for s in active
+            if s.change is not None
+            and s.change.with_import
+            and s.meaning is not None
             and not any(id(b.node) in gone for b in s.meaning.bindings)
-        }  # fmt: skip
+        }
+        if idle & active:
+            # They are right only if an import goes, which stays: the same without them.
+            return self.assemble(chosen - idle)
         swaps = {k: n for s in active if s.change for n in s.change.swaps for k in (id(n),)}
         applied = active | {s for s in self.sites if vanished.has(s.expression)}
         applied |= self._covered(applied, replaced, kept)
@@ -148,7 +154,8 @@ class Plan:
         assembly = Assembly(applied=applied)
         assembly.imports_left = self._imports_left(removed, vanished, swaps)
         assembly.edits = self.resolved(edits)
-        assembly.helpers = tuple(self._needed_helpers(active))
+        standing = {s for s in active if not vanished.has_statement(s.expression)}
+        assembly.helpers = tuple(self._needed_helpers(standing))
         return assembly
 
     def _imports_left(
@@ -191,7 +198,7 @@ class Plan:
     ) -> bool:
         if group.name in uses and not group.torch_xla:
             return False
-        if (id(group.scope), group.name) in self.quoted:
+        if group.fixed or (id(group.scope), group.name) in self.quoted:
             return False
         if not (group.loads or group.torch_xla):
             return False
@@ -599,6 +606,8 @@ class Plan:
     def _items_out(self, items: list[cst.CSTNode], gone: list[cst.CSTNode]) -> list[Text]:
         """Take items out of a list with commas, line by line where they stand so."""
         ids = {id(n) for n in gone}
+        statement = self.tree.parent(items[0])
+        brackets = isinstance(statement, cst.ImportFrom) and statement.lpar is not None
         stay = [i for i, n in enumerate(items) if id(n) not in ids]
         edits: list[Text] = []
         last = stay[-1]
@@ -609,8 +618,10 @@ class Plan:
             own = self.tree.span(self._core(item))
             line = self.lines.start(start)
             rest = self.tree.text[self._core_end(item) : self.lines.end(own[1])]
-            alone = not self.tree.text[line:start].strip() and re.fullmatch(
-                r"\s*,?\s*(#.*)?\s*", rest
+            alone = (
+                brackets
+                and not self.tree.text[line:start].strip()
+                and re.fullmatch(r"\s*,?\s*(#.*)?\s*", rest)
             )
             if alone:
                 edits.append(Text(line, self.lines.end(own[1]), ""))
@@ -695,7 +706,7 @@ class Plan:
             return free
 
         compiled = compile_template(_escaped(helper.code.strip("\n")), True)
-        pieces = render(compiled, {}, (), (), rename, self.tree.source, self.builder.quote)
+        pieces = render(compiled, {}, (), (), rename, self.tree.source, '"')
         text = "".join(p for p in pieces if isinstance(p, str))
         new = naming.helper(helper)
         text = re.sub(rf"\A(def|class) {name}\b", rf"\1 {new}", text)

@@ -237,24 +237,23 @@ class Project:
                 continue
             if not file.endswith(".py"):
                 return None
-            targets = self._exported(file, parts[length])
-            if len(targets) != 1:
-                return None
-            rest = parts[length + 1 :]
-            return ".".join([targets.pop(), *rest])
+            targets = self._exported(file, parts[length], parts[length + 1 :])
+            return targets.pop() if len(targets) == 1 else None
         return None
 
-    def _exported(self, file: str, name: str) -> set[str]:
+    def _exported(self, file: str, name: str, rest: list[str]) -> set[str]:
+        """The torch_xla paths behind ``name.rest`` of a file; empty unless all lead there."""
         module = self.module(file)
         if module is None:
             return set()
         found: set[str] = set()
         for target in module.exports.get(name, ()):
-            led = self.canonical(target, file) if target else None
+            led = self.canonical(".".join([target, *rest]), file) if target else None
             found.add(led or "")
         if name not in module.exports:
             for star in module.stars:
-                led = self.canonical(f"{star}{'' if star.endswith('.') else '.'}{name}", file)
+                whole = ".".join([name, *rest])
+                led = self.canonical(f"{star}{'' if star.endswith('.') else '.'}{whole}", file)
                 # A star import of torch_xla itself hides its names: they are not followed.
                 if led is not None and not star.startswith(_PACKAGES):
                     found.add(led)
@@ -317,9 +316,33 @@ class Project:
                     return True
         return False
 
+    def _hands_module(self, file: str, name: str) -> bool:
+        """Whether a name at the top of a file is a module with names that lead to torch_xla."""
+        module = self.module(file)
+        for target in module.exports.get(name, ()) if module is not None else ():
+            inner = self.module_of(target, file) if target else None
+            if inner is not None and inner.endswith(".py") and self._leading(inner):
+                return True
+        return False
+
+    def module_of(self, path: str, importer: str) -> str | None:
+        """The project file that a dotted path means, through names that stand for modules too."""
+        file = self.module_file(path, importer)
+        if file is not None or not path.strip("."):
+            return file
+        head, _, name = path.rpartition(".")
+        if not head.strip("."):
+            head = path[: len(path) - len(path.lstrip("."))]
+        above = self.module_file(head, importer) if head else None
+        if above is None or not above.endswith(".py"):
+            return None
+        module = self.module(above)
+        targets = module.exports.get(name, set()) if module is not None else set()
+        return self.module_file(next(iter(targets)), above) if len(targets) == 1 else None
+
     def _uses_module(self, module: str, importer: str, data: bytes) -> bool:
         """Whether a file uses a name of a module of the project that leads to torch_xla."""
-        file = self.module_file(module, importer)
+        file = self.module_of(module, importer)
         if file is None or not file.endswith(".py"):
             return False
         return any(b"." + name.encode() in data for name in self._leading(file))
@@ -335,14 +358,13 @@ class Project:
                     inner = self.module_file(star, file)
                     if inner is not None:
                         names |= self._leading(inner)
-                self._leads[file] = frozenset(n for n in names if self._exported(file, n))
+                self._leads[file] = frozenset(
+                    n for n in names if self._exported(file, n, []) or self._hands_module(file, n)
+                )
         return self._leads[file]
 
     def importers(self, file: str) -> dict[str, set[str]]:
-        """For each name at the top of ``file``: the other files of the project that import it.
-
-        A star import, or an import of the module itself, stands under ``*``.
-        """
+        """For each name at the top of ``file``: the other files of the project that take it."""
         real = os.path.abspath(file)
         if real not in self._importers:
             self._importers[real] = {}
@@ -403,30 +425,42 @@ class Project:
             return False
         for _, imported in import_lines(data, everywhere=False):
             for name, local in imported:
-                if name == "*" or name in names:
-                    names.update({local} - {"*"})
-                    stems.add(_stem(file))
+                if name == "*" or name in names or name in stems:
+                    names.update({local} - {"*"} if name in names else ())
+                    stems.update({_stem(file), local} - {"*"})
         return True
 
     def _note_imports(self, path: str, real: str) -> None:
-        data = self.read(path) or b""
+        for name in self.names_from(real, path, self.read(path) or b""):
+            self._importers[real].setdefault(name, set()).add(os.path.abspath(path))
+
+    def names_from(self, real: str, path: str, data: bytes) -> set[str]:
+        """The torch_xla names that a file takes from the top of another one, by its text.
+
+        Through an import of the name, of the module, a star, or a string that spells the place.
+        """
+        found: set[str] = set()
         for module, names in import_lines(data, everywhere=True):
             for name, _ in names:
-                if name is None:
+                if name == "*":
                     if self.module_file(module, path) == real:
-                        self._add(real, "*", path)
+                        found |= {n for n in self._names if _has_word(data, n)}
+                elif name is None:
+                    if self.module_of(module, path) == real:
+                        found |= self._attributes(data)
                 else:
-                    self._note_import(module, name, path, real)
+                    if self.module_file(module, path) == real:
+                        found.add(name)
+                    inner = f"{module}{'' if module.endswith('.') else '.'}{name}"
+                    if self.module_of(inner, path) == real:
+                        found |= self._attributes(data)
+        stem = re.escape(_stem(real).encode())
+        for match in re.finditer(rb"[\"'][\w.]*\b" + stem + rb"\.(\w+)", data):
+            found.add(match[1].decode())
+        return found
 
-    def _note_import(self, base: str, name: str, path: str, real: str) -> None:
-        if self.module_file(base, path) == real:
-            self._add(real, name, path)
-        inner = f"{base}{'' if base.endswith('.') else '.'}{name}"
-        if self.module_file(inner, path) == real:
-            self._add(real, "*", path)
-
-    def _add(self, real: str, name: str, path: str) -> None:
-        self._importers[real].setdefault(name, set()).add(os.path.abspath(path))
+    def _attributes(self, data: bytes) -> set[str]:
+        return {n for n in self._names if b"." + n.encode() in data}
 
     # -- other hardware -------------------------------------------------------------------
 
@@ -479,6 +513,10 @@ def _direct(data: bytes) -> set[str]:
         if match[2].decode() in names:
             names.add(match[1].decode())
     return names - {"*"}
+
+
+def _has_word(data: bytes, name: str) -> bool:
+    return re.search(rb"\b" + name.encode() + rb"\b", data) is not None
 
 
 def _words(names: Iterable[str]) -> re.Pattern[bytes]:

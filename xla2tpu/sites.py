@@ -198,9 +198,14 @@ class References:
         attributes = {
             b.name for b in self.tree.held if b.value is not None and _roots(b.value) & candidates
         }
+        attributes |= {
+            b.name
+            for b in self.tree.bindings
+            if b.scope.kind == "class" and b.name in candidates and b.kind != "def"
+        }
         if not attributes:
             return
-        firsts = {o[1] for b in self.tree.held if (o := b.scope.enclosing_class()) is not None}
+        firsts = self.tree.firsts
         for first in firsts:
             for load, scope in self.tree.loads.get(first, []):
                 parent = self.tree.parent(load)

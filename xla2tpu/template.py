@@ -164,6 +164,8 @@ def _precedence(node: ast.AST) -> int:
             return syntax.NOT if isinstance(node.op, ast.Not) else syntax.UNARY
         case ast.Compare():
             return syntax.COMPARE
+        case ast.Constant() if isinstance(node.value, (int, float)):
+            return syntax.AWAIT  # ``1.real`` is not Python
         case ast.BinOp():
             terms = (ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.MatMult)
             if isinstance(node.op, terms):

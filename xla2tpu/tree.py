@@ -247,6 +247,8 @@ class Tree:
         self.scopes: list[Scope] = []
         self.bindings: list[Binding] = []
         self.held: list[Binding] = []
+        self.firsts: set[str] = set()
+        self.is_xla: list[tuple[cst.Attribute, Scope]] = []
         self.exported: set[str] = set()
         self._full: dict[int, tuple[int, int]] = {}
         self._inner: dict[int, tuple[int, int]] = {}
@@ -558,6 +560,8 @@ class _Walk:
         self.tree.loads.setdefault(node.value, []).append((node, scope))
 
     def attribute(self, node: cst.Attribute, scope: Scope) -> None:
+        if node.attr.value == "is_xla":
+            self.tree.is_xla.append((node, scope))
         self.push(node.value, node, scope)
         self.tree.parents[id(node.attr)] = node
 
@@ -724,6 +728,8 @@ class _Walk:
         self.annotation(node.returns, node, scope)
         self.parameters(node.params, node, inner, scope)
         self.type_parameters(node.type_parameters, node, inner)
+        if scope.kind == "class" and inner.first_param is not None:
+            self.tree.firsts.add(inner.first_param)
         self.tree.scope_of[id(node.body)] = inner
         self.push(node.body, node, inner)
 
@@ -749,9 +755,13 @@ class _Walk:
         if node is None:
             return
         self.tree.parents[id(node)] = parent
-        for below in descendants(node):
-            if isinstance(below, cst.Name):
-                self.bind(below.value, "other", below, scope)
+        for item in node.params:
+            self.tree.parents[id(item)] = node
+            param = item.param
+            self.tree.parents[id(param)] = item
+            self.target(param.name, param, scope)
+            self.push(getattr(param, "bound", None), param, scope)
+            self.push(item.default, item, scope)
 
     def comprehension(self, node: cst.BaseComp, scope: Scope) -> None:
         inner = Scope("comprehension", node, scope)

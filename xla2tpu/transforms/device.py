@@ -9,6 +9,7 @@ from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
 from xla2tpu.sites import Change, Cut, Site
 from xla2tpu.suites import smalls_of
+from xla2tpu.tree import Scope
 
 _INDEXED = 'torch.device("tpu", torch.accelerator.current_device_index())'
 
@@ -27,8 +28,18 @@ def device(site: Site, builder: Builder) -> Change | str:
     if builder.settings.device == "accelerator":
         return builder.replace(site, devices.PORTABLE, ["import torch"])
     indexed = devices.needs_index(site, builder)
+    if indexed and _at_import(site):
+        # It asks the runtime, in a parent process that may have to leave the TPU to its children.
+        site.applicability = Applicability.UNSAFE
     template = _INDEXED if indexed else 'torch.device("tpu")'
     return builder.replace(site, template, ["import torch"])
+
+
+def _at_import(site: Site) -> bool:
+    scope: Scope | None = site.scope
+    while scope is not None and scope.kind not in ("function", "lambda"):
+        scope = scope.parent
+    return scope is None
 
 
 def _probed(site: Site, builder: Builder) -> cst.Try | None:

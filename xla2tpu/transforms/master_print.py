@@ -1,0 +1,86 @@
+"""Printing on the first process, with the arguments evaluated where torch_xla evaluated them."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from xla2tpu import syntax
+from xla2tpu.changes import Builder
+from xla2tpu.signatures import release
+from xla2tpu.sites import Change, Site
+from xla2tpu.tree import descendants
+
+# The release in which the default changed from the first process of each host to that of the job.
+_GLOBAL_SINCE = release("1.8")
+_LOCAL_RANK = "dist.get_node_local_rank(fallback_rank=0)"
+_DIST = ["import torch.distributed as dist"]
+_PRINT = "print({*args}, file={fd}, flush={flush})"
+
+
+def master_print(site: Site, builder: Builder) -> Change | str:
+    """Print behind a rank test, or through a helper.
+
+    torch_xla evaluated the arguments on every process. A call in them that may be a collective,
+    or that changes something, has to stay outside the test: then the helper prints.
+    """
+    local = _is_local(site, builder)
+    if local is None or not _may_wait(site, builder):
+        return _by_helper(site, builder, local)
+    if site.context == "statement":
+        if local:
+            return builder.statement(site, f"if {_LOCAL_RANK} == 0:\n    {_PRINT}", _DIST)
+        block = f"if global_rank() == 0:\n    {_PRINT}"
+        return builder.statement(site, block, helpers=["global_rank"])
+    if local:
+        return builder.replace(site, f"{_PRINT} if {_LOCAL_RANK} == 0 else None", _DIST)
+    text = f"{_PRINT} if global_rank() == 0 else None"
+    return builder.replace(site, text, helpers=["global_rank"])
+
+
+def _by_helper(site: Site, builder: Builder, local: bool | None) -> Change | str:
+    given = "local={local}" if local is None else "local=True" if local else ""
+    middle = f"{given}, " if given else ""
+    text = f"master_print({{*args}}, fd={{fd}}, {middle}flush={{flush}})"
+    return builder.replace(site, text, helpers=["master_print"])
+
+
+def _is_local(site: Site, builder: Builder) -> bool | None:
+    """Whether the first process of each host prints; None where it is decided at run time."""
+    arg = site.bound.args.get("local") if site.bound is not None else None
+    if arg is None:
+        version = builder.settings.source_version
+        return version is not None and release(version) < _GLOBAL_SINCE
+    text = builder.tree.source(arg.value)
+    return {"True": True, "False": False}.get(text)
+
+
+def _may_wait(site: Site, builder: Builder) -> bool:
+    """Whether the arguments may be left unevaluated on the other processes."""
+    call = site.call
+    for arg in call.args if call is not None else ():
+        for node in descendants(arg.value):
+            if isinstance(node, (cst.Await, cst.Yield, cst.NamedExpr)):
+                return False
+            if isinstance(node, cst.Call) and not _is_harmless(node, site, builder):
+                return False
+    return True
+
+
+def _is_harmless(call: cst.Call, site: Site, builder: Builder) -> bool:
+    known = builder.sites.get(id(call))
+    if known is not None:
+        # Ranks, devices and rates are asked for without the other processes.
+        return known.rule.code.startswith(("XLA2", "XLA3")) or "RateTracker" in known.path
+    if isinstance(call.func, cst.Attribute):
+        return call.func.attr.value not in _CHANGING
+    callee = builder.callee(call, site.scope) or ""
+    package, _, name = callee.partition(".")
+    if package == "builtins":
+        return name not in ("next", "input", "print", "exec", "eval")
+    return syntax.is_pure(call)
+
+
+_CHANGING = frozenset(
+    {"pop", "popleft", "append", "add", "update", "remove", "send", "step", "backward", "reduce",
+     "all_reduce", "all_gather", "gather", "barrier", "broadcast", "read", "readline", "write"}
+)  # fmt: skip
