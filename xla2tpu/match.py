@@ -26,6 +26,7 @@ MODULE_RULE = "XLA005"
 _LAUNCHERS = frozenset({"XLA506", "XLA507", "XLA510"})
 _COUNTS = frozenset({"XLA305", "XLA306", "XLA307", "XLA308", "XLA309"})
 _SPMD = re.compile(r"\.(use_spmd|spmd|xla_sharding|spmd_fully_sharded_data_parallel)\b")
+_DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*\Z")
 _LITERAL = re.compile(r"""\A(['"])([^'"\\]*)\1\Z""")
 
 
@@ -102,8 +103,6 @@ class Matcher:
             return "store-or-delete"
         if reference.meaning.star:
             return "star-import"
-        if id(node) in self.tree.annotations:
-            return "annotation"
         if isinstance(parent, cst.Arg) and isinstance(self.tree.parent(parent), cst.ClassDef):
             return "subclass"
         if reference.meaning.ambiguous and not reference.aliased:
@@ -124,6 +123,9 @@ class Matcher:
         if reference.aliased:
             self._follow_alias(site, reference, by_node)
             return
+        if id(site.node) in self.tree.annotations:
+            self._annotate(site)
+            return
         if site.call is not None and site.api is not None and site.api.signatures:
             bound = bind_api(
                 site.api, site.call.args, self.builder.settings.source_version,
@@ -141,6 +143,16 @@ class Matcher:
                 self._take(case, site, by_expression)
                 return
         site.refuse("unsupported-form")
+
+    def _annotate(self, site: Site) -> None:
+        """In an annotation only the name of a class can stand for another."""
+        for case in site.rule.cases:
+            named = case.action == "replace" and _DOTTED_NAME.match(case.template or "")
+            is_class = site.path.rpartition(".")[2][:1].isupper()
+            if named and is_class and "reference" in case.context and site.call is None:
+                self._take(case, site, {})
+                return
+        site.refuse("annotation")
 
     def _take(self, case: Case, site: Site, by_expression: dict[int, Site]) -> None:
         site.case = case
@@ -319,7 +331,8 @@ class Matcher:
     def _keep_classes(self, sites: list[Site]) -> None:
         """The uses of one class change together: a test by another class would always fail."""
         for site in sites:
-            if site.fixable or not site.path.rpartition(".")[2][:1].isupper():
+            is_class = site.counts and site.path.rpartition(".")[2][:1].isupper()
+            if site.fixable or not is_class:
                 continue
             for other in sites:
                 if other.path == site.path and other.fixable and not other.follows:

@@ -607,7 +607,7 @@ class Plan:
         """Take items out of a list with commas, line by line where they stand so."""
         ids = {id(n) for n in gone}
         statement = self.tree.parent(items[0])
-        brackets = isinstance(statement, cst.ImportFrom) and statement.lpar is not None
+        brackets = isinstance(getattr(statement, "lpar", None), cst.LeftParen)
         stay = [i for i, n in enumerate(items) if id(n) not in ids]
         edits: list[Text] = []
         last = stay[-1]
@@ -637,7 +637,7 @@ class Plan:
         if isinstance(item, cst.ImportAlias):
             return item.asname if item.asname is not None else item.name
         if isinstance(item, cst.WithItem):
-            return item.item
+            return item.asname if item.asname is not None else item.item
         return item
 
     def _core_end(self, item: cst.CSTNode) -> int:

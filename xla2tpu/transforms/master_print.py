@@ -69,8 +69,8 @@ def _may_wait(site: Site, builder: Builder) -> bool:
 def _is_harmless(call: cst.Call, site: Site, builder: Builder) -> bool:
     known = builder.sites.get(id(call))
     if known is not None:
-        # Ranks, devices and rates are asked for without the other processes.
-        return known.rule.code.startswith(("XLA2", "XLA3")) or "RateTracker" in known.path
+        # What asks for ranks, devices, rates or the time does it without the other processes.
+        return not known.rule.code.startswith(("XLA099", "XLA104", "XLA410", "XLA5", "XLA8"))
     if isinstance(call.func, cst.Attribute):
         return call.func.attr.value not in _CHANGING
     callee = builder.callee(call, site.scope) or ""
