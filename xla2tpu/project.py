@@ -441,26 +441,29 @@ class Project:
         """
         found: set[str] = set()
         for module, names in import_lines(data, everywhere=True):
-            for name, _ in names:
+            for name, local in names:
                 if name == "*":
                     if self.module_file(module, path) == real:
                         found |= {n for n in self._names if _has_word(data, n)}
                 elif name is None:
                     if self.module_of(module, path) == real:
-                        found |= self._attributes(data)
+                        found |= self._attributes(data, local)
                 else:
                     if self.module_file(module, path) == real:
                         found.add(name)
                     inner = f"{module}{'' if module.endswith('.') else '.'}{name}"
                     if self.module_of(inner, path) == real:
-                        found |= self._attributes(data)
+                        found |= self._attributes(data, local)
         stem = re.escape(_stem(real).encode())
         for match in re.finditer(rb"[\"'][\w.]*\b" + stem + rb"\.(\w+)", data):
             found.add(match[1].decode())
         return found
 
-    def _attributes(self, data: bytes) -> set[str]:
-        return {n for n in self._names if b"." + n.encode() in data}
+    def _attributes(self, data: bytes, local: str) -> set[str]:
+        """The torch_xla names that are taken from a module under its local name."""
+        dotted = re.compile(rb"\b" + local.encode() + rb"((?:\.\w+)+)")
+        words = {w for m in dotted.finditer(data) for w in m[1].decode().split(".")}
+        return words & self._names
 
     # -- other hardware -------------------------------------------------------------------
 
