@@ -17,11 +17,11 @@ PACKAGE = ROOT / "xla2tpu"
 LAYERS = {
     "data": "model reasons prefilter comments source lines patterns git",
     "rules": "rules rulecheck ruleschema",
-    "reading": "tree names project syntax suites",
+    "reading": "nodes scopes positions walk tree parsing exports project names syntax suites",
     "rewriting": "template signatures sites naming imports changes devices environment literals "
-    "importsites match placing plan",
+    "importsites match edits vanished layout deletions helpertexts placing plan",
     "transforms": "transforms",
-    "engine": "engine helpersmodule",
+    "engine": "analysis markers findings engine helpersmodule",
     "running": "config discover writer batch runner",
     "report": "report",
     "commands": "commands cli __main__ docs",

@@ -11,8 +11,8 @@ import libcst as cst
 
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
+from xla2tpu.scopes import Scope
 from xla2tpu.sites import Change, Cut, Site
-from xla2tpu.tree import Scope
 
 Verdict = tuple[Change | None, Applicability, str | None]
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from xla2tpu.names import Names, is_torch_xla
+from xla2tpu.nodes import descendants
+from xla2tpu.scopes import Binding, Scope
 from xla2tpu.sites import Site
-from xla2tpu.tree import Binding, Scope, Tree, descendants
+from xla2tpu.tree import Tree
 
 
 @dataclass(slots=True, eq=False)

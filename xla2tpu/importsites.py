@@ -8,10 +8,11 @@ import libcst as cst
 
 from xla2tpu.imports import Group
 from xla2tpu.model import Applicability
+from xla2tpu.nodes import dotted
 from xla2tpu.rules import RuleSet
 from xla2tpu.sites import Change, Site
 from xla2tpu.suites import Suites, smalls_of
-from xla2tpu.tree import Tree, dotted
+from xla2tpu.tree import Tree
 
 BARE, STAR, GUARD = "XLA001", "XLA002", "XLA003"
 

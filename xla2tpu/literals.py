@@ -14,11 +14,13 @@ import libcst as cst
 from xla2tpu import devices, environment, syntax
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
+from xla2tpu.nodes import dotted
 from xla2tpu.prefilter import GUARD_PACKAGES
 from xla2tpu.rules import Rule, RuleSet
+from xla2tpu.scopes import Scope
 from xla2tpu.sites import Change, Cut, Site
 from xla2tpu.template import Slice
-from xla2tpu.tree import Scope, Tree, dotted
+from xla2tpu.tree import Tree
 
 _DOTTED = re.compile(r"torch_xla(_py)?(\.\w+)*\.?\Z")
 _CODE = re.compile(

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from xla2tpu.tree import Binding, Scope, Tree, dotted
+from xla2tpu.nodes import dotted
+from xla2tpu.scopes import Binding, Scope
+from xla2tpu.tree import Tree
 
 PACKAGES = ("torch_xla", "torch_xla_py")
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import libcst as cst
 
 from xla2tpu.names import Names, is_torch_xla
+from xla2tpu.nodes import dotted
 from xla2tpu.rules import Helper, RuleSet
-from xla2tpu.tree import Binding, Scope, Tree, dotted
+from xla2tpu.scopes import Binding, Scope
+from xla2tpu.tree import Tree
 
 _FROM = re.compile(r"from\s+([\w.]+)\s+import\s+(\w+)(?:\s+as\s+(\w+))?\Z")
 _IMPORT = re.compile(r"import\s+([\w.]+)(?:\s+as\s+(\w+))?\Z")

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from xla2tpu.scopes import Scope
 from xla2tpu.sites import Site, Text
 from xla2tpu.suites import Settled
-from xla2tpu.tree import Scope
 
 if TYPE_CHECKING:
-    from xla2tpu.plan import Plan, _Vanished
+    from xla2tpu.plan import Plan
+    from xla2tpu.vanished import Vanished
 
 
 def additions(
@@ -21,14 +22,14 @@ def additions(
     active: set[Site],
     settled: Settled,
     partial: dict[int, tuple[cst.CSTNode, list[cst.CSTNode]]],
-    vanished: _Vanished,
+    vanished: Vanished,
 ) -> list[Text]:
     """Insertions for the imports and helpers that the active sites need."""
     return _Placer(plan, settled, vanished).run(active)
 
 
 class _Placer:
-    def __init__(self, plan: Plan, settled: Settled, vanished: _Vanished) -> None:
+    def __init__(self, plan: Plan, settled: Settled, vanished: Vanished) -> None:
         self.plan, self.settled, self.vanished = plan, settled, vanished
         self.tree, self.lines = plan.tree, plan.lines
         self.body = list(plan.tree.module.body)
@@ -50,7 +51,7 @@ class _Placer:
                     inner.setdefault((id(host), text), host)
                 else:
                     self._note(here, text, self._first_use(site))
-        helpers = self.plan._needed_helpers(active)
+        helpers = self.plan.helpers.needed(active)
         present = [
             h for h in helpers
             if self.plan.builder.naming.present(
@@ -76,7 +77,7 @@ class _Placer:
         codes: list[str] = []
         for name in helpers:
             needs: list[str] = []
-            codes.append(self.plan.helper_code(name, needs))
+            codes.append(self.plan.helpers.code(name, needs))
             for text in needs:
                 self._note(here, text, first_use)
         inner = {k: v for k, v in inner.items() if k[1] not in here}

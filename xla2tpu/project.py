@@ -6,27 +6,14 @@ decides what is rewritten; nothing here writes.
 
 from __future__ import annotations
 
-import bisect
 import functools
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import ast
+from xla2tpu.exports import PACKAGES, Module, direct_names, exports_of, import_lines
 
 _MARKS = (".git", "pyproject.toml", "setup.cfg", "setup.py", ".xla2tpu.toml", ".hg")
-_PACKAGES = ("torch_xla", "torch_xla_py")
-_IMPORT_LINE = re.compile(
-    rb"^([ \t]*)(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]*)"
-    rb"|import[ \t]+([\w., \t]+))",
-    re.M,
-)
-_COLUMN_0 = re.compile(rb"^[^\s#)\]}]", re.M)
-_ALIAS = re.compile(rb"^([A-Za-z_]\w*)[ \t]*=[ \t]*(?:getattr\()?([A-Za-z_]\w*)", re.M)
-_OPENER = re.compile(rb"(try|except|finally|if|elif|else|with)\b")
 _SKIPPED = frozenset(
     {
         ".git",
@@ -92,21 +79,13 @@ def project_of(root: str) -> Project:
     return Project(root)
 
 
-@dataclass(slots=True)
-class _Module:
-    """The names that a file binds at its top: each to the import paths that it may lead to."""
-
-    exports: dict[str, set[str]] = field(default_factory=dict)
-    stars: list[str] = field(default_factory=list)
-
-
 class Project:
     """Reads the files below ``root`` for names; ``buffers`` overrides files by unsaved text."""
 
     def __init__(self, root: str, buffers: dict[str, bytes] | None = None) -> None:
         self.root = os.path.abspath(root)
         self.buffers = buffers or {}
-        self._modules: dict[str, _Module | None] = {}
+        self._modules: dict[str, Module | None] = {}
         self._files: dict[tuple[str, str], str | None] = {}
         self._answers: dict[tuple[str, str], str | None] = {}
         self._leads: dict[str, frozenset[str]] = {}
@@ -212,7 +191,7 @@ class Project:
 
     def canonical(self, path: str, importer: str) -> str | None:
         """The torch_xla path behind a dotted path as ``importer`` writes it, None for none."""
-        hinted = self._hints is not None and not path.startswith(_PACKAGES)
+        hinted = self._hints is not None and not path.startswith(PACKAGES)
         if hinted and self._names.isdisjoint(path.split(".")):
             return None
         key = (path, os.path.dirname(importer))
@@ -224,7 +203,7 @@ class Project:
     def _lead(self, path: str, importer: str) -> str | None:
         dots = len(path) - len(path.lstrip("."))
         parts = path.lstrip(".").split(".")
-        if not dots and parts[0] in _PACKAGES:
+        if not dots and parts[0] in PACKAGES:
             return path
         if not dots and self.module_file(parts[0], importer) is None:
             return None
@@ -255,41 +234,19 @@ class Project:
                 whole = ".".join([name, *rest])
                 led = self.canonical(f"{star}{'' if star.endswith('.') else '.'}{whole}", file)
                 # A star import of torch_xla itself hides its names: they are not followed.
-                if led is not None and not star.startswith(_PACKAGES):
+                if led is not None and not star.startswith(PACKAGES):
                     found.add(led)
         return found if "" not in found else set()
 
-    def module(self, file: str) -> _Module | None:
+    def module(self, file: str) -> Module | None:
         """The names at the top of a file, None where they cannot be read."""
         if file not in self._modules:
             self._modules[file] = self._read_module(file)
         return self._modules[file]
 
-    def _read_module(self, file: str) -> _Module | None:
+    def _read_module(self, file: str) -> Module | None:
         data = self.read(file)
-        if data is None or b"import" not in data:
-            return None
-        if b"torch_xla" not in data or not _imports_at_top(data):
-            # It can only hand names on: its import lines tell all, at a hundredth of the cost.
-            module = _Module()
-            for base, names in import_lines(data, everywhere=False):
-                for name, local in names:
-                    if name == "*":
-                        module.stars.append(base)
-                    elif name is not None:
-                        path = f"{base}{name}" if base.endswith(".") else f"{base}.{name}"
-                        module.exports.setdefault(local, set()).add(path)
-            return module
-        import ast
-
-        try:
-            tree = ast.parse(data)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
-        module = _Module()
-        for node in _top_level(tree.body):
-            _note(node, module)
-        return module
+        return exports_of(data) if data is not None and b"import" in data else None
 
     # -- who imports from here ------------------------------------------------------------
 
@@ -394,7 +351,7 @@ class Project:
                     continue
                 if b"torch_xla" not in data:
                     continue
-                direct = _direct(data)
+                direct = direct_names(data)
                 if direct:
                     names |= direct
                     stems.add(_stem(file))
@@ -494,28 +451,10 @@ class Project:
         return self._vendors[folder]
 
 
-def _imports_at_top(data: bytes) -> bool:
-    """Whether a file imports torch_xla so that its names stand at the top of the file."""
-    return any(m.startswith("torch_xla") for m, _ in import_lines(data, everywhere=False))
-
-
 def _stem(file: str) -> str:
     """The name by which other files import a file: its own, or its folder's for a package."""
     stem = os.path.splitext(os.path.basename(file))[0]
     return os.path.basename(os.path.dirname(file)) if stem == "__init__" else stem
-
-
-def _direct(data: bytes) -> set[str]:
-    """The names at the top of a file that are torch_xla's, as its import lines say."""
-    names: set[str] = set()
-    for module, imported in import_lines(data, everywhere=False):
-        if module.startswith(_PACKAGES):
-            names.update(local for _, local in imported)
-    # ``xm = torch_xla.core.xla_model``: an alias at the top counts as well.
-    for match in _ALIAS.finditer(data) if names else ():
-        if match[2].decode() in names:
-            names.add(match[1].decode())
-    return names - {"*"}
 
 
 def _has_word(data: bytes, name: str) -> bool:
@@ -525,113 +464,3 @@ def _has_word(data: bytes, name: str) -> bool:
 def _words(names: Iterable[str]) -> re.Pattern[bytes]:
     escaped = b"|".join(re.escape(n.encode()) for n in sorted(names))
     return re.compile(rb"\b(?:" + escaped + rb")\b" if escaped else rb"(?!)")
-
-
-def import_lines(
-    data: bytes, everywhere: bool
-) -> Iterator[tuple[str, list[tuple[str | None, str]]]]:
-    """The imports of a file by their text: the module, and names with what they are bound to.
-
-    The name is None where the module itself is imported.
-
-    Without ``everywhere`` only those that bind names at the top of the file: at the start of a
-    line, or below a ``try``, ``if`` and the like that is.
-    """
-    openers = _Openers(data)
-    for match in _IMPORT_LINE.finditer(data):
-        if match[1] and not everywhere and not openers.guards(match.start()):
-            continue
-        if match[2] is None:
-            for part in match[4].decode("ascii", "replace").split(","):
-                words = part.split()
-                if words:
-                    yield words[0], [(None, words[-1].split(".")[0])]
-            continue
-        text = re.sub(rb"#[^\n]*|[()\\\s]+", b" ", match[3]).decode("ascii", "replace")
-        names: list[tuple[str | None, str]] = []
-        for part in text.split(","):
-            words = part.split()
-            if words:
-                names.append((words[0], words[-1]))
-        yield match[2].decode("ascii", "replace"), names
-
-
-class _Openers:
-    """Tells whether a line stands below a ``try`` or the like at the start of a line."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.starts: list[int] | None = None
-
-    def guards(self, at: int) -> bool:
-        """Whether the last line before ``at`` that is not indented opens such a block."""
-        if self.starts is None:
-            self.starts = [m.start() for m in _COLUMN_0.finditer(self.data)]
-        index = bisect.bisect_left(self.starts, at) - 1
-        return index >= 0 and _OPENER.match(self.data, self.starts[index]) is not None
-
-
-def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when the module is imported, those in if, try and with too."""
-    import ast
-
-    for node in body:
-        yield node
-        for name in ("body", "orelse", "finalbody"):
-            if isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
-                yield from _top_level(getattr(node, name, []))
-        if isinstance(node, ast.Try):
-            for handler in node.handlers:
-                yield from _top_level(handler.body)
-
-
-def _note(node: ast.stmt, module: _Module) -> None:
-    """Note what one statement binds; the empty target stands for anything else than an import."""
-    import ast
-
-    exports = module.exports
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            if alias.asname:
-                exports.setdefault(alias.asname, set()).add(alias.name)
-            else:
-                top = alias.name.split(".")[0]
-                exports.setdefault(top, set()).add(top)
-    elif isinstance(node, ast.ImportFrom):
-        base = "." * node.level + (node.module or "")
-        for alias in node.names:
-            if alias.name == "*":
-                module.stars.append(base)
-            else:
-                path = f"{base}{alias.name}" if base.endswith(".") else f"{base}.{alias.name}"
-                exports.setdefault(alias.asname or alias.name, set()).add(path)
-    elif isinstance(node, ast.Assign):
-        path = _path(node.value)
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                if isinstance(node.value, ast.Constant) and node.value.value is None:
-                    exports.setdefault(target.id, set())
-                else:
-                    exports.setdefault(target.id, set()).update(_through(path, exports))
-    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        exports.setdefault(node.name, set()).add("")
-
-
-def _path(node: ast.expr) -> str:
-    import ast
-
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    return ".".join([node.id, *reversed(parts)])
-
-
-def _through(path: str, exports: dict[str, set[str]]) -> set[str]:
-    """The import paths that an assigned name or attribute leads to."""
-    top, _, rest = path.partition(".")
-    if not top or top not in exports:
-        return {""}
-    return {f"{t}.{rest}" if rest and t else t for t in exports[top]} or {""}

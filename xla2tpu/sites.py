@@ -10,9 +10,10 @@ import libcst as cst
 from xla2tpu.model import Applicability, Effort
 from xla2tpu.names import Meaning, Names, is_torch_xla
 from xla2tpu.rules import Api, Case, Rule, RuleSet
+from xla2tpu.scopes import Scope
 from xla2tpu.signatures import Bound
 from xla2tpu.template import Piece
-from xla2tpu.tree import Scope, Tree
+from xla2tpu.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)

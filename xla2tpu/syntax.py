@@ -6,7 +6,8 @@ import re
 
 import libcst as cst
 
-from xla2tpu.tree import Tree, children
+from xla2tpu.nodes import children
+from xla2tpu.tree import Tree
 
 # Python's precedence, low to high; an expression needs parentheses where it lands in a place
 # that asks for more than it has.

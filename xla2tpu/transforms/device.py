@@ -7,9 +7,9 @@ import libcst as cst
 from xla2tpu import devices
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
+from xla2tpu.scopes import Scope
 from xla2tpu.sites import Change, Cut, Site
 from xla2tpu.suites import smalls_of
-from xla2tpu.tree import Scope
 
 _INDEXED = 'torch.device("tpu", torch.accelerator.current_device_index())'
 

@@ -6,9 +6,9 @@ import libcst as cst
 
 from xla2tpu import syntax
 from xla2tpu.changes import Builder
+from xla2tpu.nodes import descendants
 from xla2tpu.signatures import release
 from xla2tpu.sites import Change, Site
-from xla2tpu.tree import descendants
 
 # The release in which the default changed from the first process of each host to that of the job.
 _GLOBAL_SINCE = release("1.8")

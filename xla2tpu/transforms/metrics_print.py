@@ -8,8 +8,8 @@ import libcst as cst
 
 from xla2tpu import syntax
 from xla2tpu.changes import Builder
+from xla2tpu.scopes import Scope
 from xla2tpu.sites import Change, Site
-from xla2tpu.tree import Scope
 
 _PRINTERS = frozenset(
     {

@@ -8,8 +8,9 @@ import libcst as cst
 
 from xla2tpu import syntax
 from xla2tpu.changes import Builder
+from xla2tpu.nodes import children, descendants
+from xla2tpu.scopes import Scope
 from xla2tpu.sites import Change, Site
-from xla2tpu.tree import Scope, children, descendants
 
 _GET = "torch_xla.core.xla_model.get_rng_state"
 _SAVED = re.compile(r"state|checkpoint|ckpt|rng|resume|restore|saved|loaded", re.IGNORECASE)

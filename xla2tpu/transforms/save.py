@@ -6,8 +6,8 @@ import libcst as cst
 
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
+from xla2tpu.nodes import descendants
 from xla2tpu.sites import Change, Site
-from xla2tpu.tree import descendants
 
 _TEMPLATE = (
     "save_cpu({data}, {file_or_path}, master_only={master_only}, global_master={global_master})"

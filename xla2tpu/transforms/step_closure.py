@@ -9,9 +9,9 @@ import libcst as cst
 
 from xla2tpu import syntax
 from xla2tpu.changes import Builder
+from xla2tpu.nodes import descendants
 from xla2tpu.sites import Change, Cut, Site
 from xla2tpu.template import Piece, Slice
-from xla2tpu.tree import descendants
 
 _STRINGS = (cst.SimpleString, cst.FormattedString)
 _BREAK = re.compile(r"[ \t]*(\r|\n)")

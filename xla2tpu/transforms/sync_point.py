@@ -9,8 +9,9 @@ import libcst as cst
 
 from xla2tpu import syntax
 from xla2tpu.changes import Builder
+from xla2tpu.nodes import children
 from xla2tpu.sites import Change, Site
-from xla2tpu.tree import Tree, children
+from xla2tpu.tree import Tree
 
 _WAIT = "torch.accelerator.synchronize()"
 _TORCH = ("import torch",)

@@ -1,0 +1,145 @@
+"""Findings from sites: positions, messages, and the fix of each by itself."""
+
+from __future__ import annotations
+
+from xla2tpu.analysis import Analysis
+from xla2tpu.edits import Conflict, to_bytes
+from xla2tpu.markers import Markers
+from xla2tpu.model import Applicability, Effort, Finding, Fix, Mode
+from xla2tpu.reasons import REASONS
+from xla2tpu.rules import Rule
+from xla2tpu.sites import Site, Text
+
+_UNUSED_SUPPRESSION, _STALE_MARKER = "XLA095", "XLA096"
+
+
+class Findings:
+    """Makes the findings of one file."""
+
+    def __init__(self, analysis: Analysis, markers: Markers) -> None:
+        self.it, self.markers = analysis, markers
+
+    def all(self, applied: set[Site]) -> list[Finding]:
+        found = [self.finding(s, s in applied) for s in self.it.reported]
+        found.extend(self._unused_suppressions())
+        if self.it.settings.mode is Mode.CHECK or not applied:
+            found.extend(self._stale_markers())
+        return sorted(found, key=lambda f: (f.start, f.end, f.rule))
+
+    def finding(self, site: Site, applied: bool) -> Finding:
+        rule = site.rule
+        suppressed = site in self.it.suppressed
+        fix = None
+        title = site.fix_title or rule.fix_title or f"Rewrite {rule.name}"
+        if site.fixable and not suppressed and self.it.settings.with_fixes:
+            fix = self._fix(site, title)
+        elif site.fixable and not suppressed:
+            fix = Fix(title, site.applicability, ())
+        message = (site.message or rule.message).replace("{api}", site.path)
+        if site.reason is not None and site.case is None and site.reason in REASONS:
+            message = f"{message} ({REASONS[site.reason]})"
+        start, end = self.it.tree.span(site.node)
+        return self._at(
+            rule, start, end, site.path, site.counts, site.blocks, site.applicability, message,
+            site.advice or rule.advice, site.reason, applied, suppressed, fix,
+            site.effort or rule.effort,
+        )  # fmt: skip
+
+    def _at(
+        self, rule: Rule, start: int, end: int, api: str, counts: bool, blocks: bool,
+        applicability: Applicability, message: str, advice: str, reason: str | None,
+        applied: bool, suppressed: bool, fix: Fix | None, effort: Effort,
+    ) -> Finding:  # fmt: skip
+        lines = self.it.plan.lines
+        first, last = lines.index(start), lines.index(end)
+        span = to_bytes(
+            [Text(start, end, "")],
+            self.it.source.text,
+            self.it.source.encoding,
+            self.it.source.lead,
+        )[0]
+        return Finding(
+            rule.code, rule.name, first + 1, start - lines.starts[first] + 1,
+            last + 1, end - lines.starts[last] + 1, span.start, span.end,
+            api, counts, blocks, applicability, effort, message, advice,
+            reason, applied, suppressed, fix,
+        )  # fmt: skip
+
+    def _fix(self, site: Site, title: str) -> Fix:
+        """The fix of one finding alone, with all that depends on the same place."""
+        together = {site}
+        while True:
+            more = {f for s in together for f in s.follows}
+            more |= {
+                s for s in self.it.sites if s.fixable and any(f in together for f in s.follows)
+            }
+            if more <= together:
+                break
+            together |= more
+        try:
+            assembly = self.it.plan.assemble(together - self.it.suppressed)
+        except Conflict:
+            return Fix(title, site.applicability, ())
+        edits = to_bytes(
+            assembly.edits, self.it.source.text, self.it.source.encoding, self.it.source.lead
+        )
+        return Fix(title, site.applicability, tuple(edits))
+
+    def _unused_suppressions(self) -> list[Finding]:
+        rule = self.it.rules.rules.get(_UNUSED_SUPPRESSION)
+        if rule is None or not self.it.is_selected(rule.code):
+            return []
+        found = []
+        every = [*self.it.comments.suppressions]
+        if self.it.comments.whole_file is not None and not self.it.comments.whole_file.used:
+            every.append(self.it.comments.whole_file)
+        for suppression in every:
+            for code in suppression.codes:
+                if code in suppression.used or (
+                    suppression.used and suppression is self.it.comments.whole_file
+                ):
+                    continue
+                start = self.it.plan.lines.starts[suppression.line - 1] + suppression.column
+                end = self.it.plan.lines.starts[suppression.line - 1] + len(
+                    self.it.plan.lines.content(suppression.line - 1)
+                )
+                found.append(
+                    self._at(
+                        rule, start, end, code, False, False, Applicability.MANUAL,
+                        rule.message.replace("{api}", code), rule.advice, None, False, False,
+                        None, rule.effort,
+                    )
+                )  # fmt: skip
+        return found
+
+    def _stale_markers(self) -> list[Finding]:
+        rule = self.it.rules.rules.get(_STALE_MARKER)
+        if rule is None or not self.it.comments.markers or not self.it.is_selected(rule.code):
+            return []
+        desired = self.markers.desired(None)
+        fixable = {self.markers.marked_line(s.node): s for s in self.it.reported}
+        found = []
+        lines = self.it.plan.lines
+        for line, code in self.it.comments.markers.items():
+            below = line + 1
+            while below in self.it.comments.markers:
+                below += 1
+            if code in [c for c, _ in desired.get(below, [])]:
+                continue
+            if below in fixable and fixable[below].rule.code == code:
+                continue
+            start = lines.starts[line - 1]
+            text = Text(start, lines.end(start), "")
+            edits = to_bytes(
+                [text], self.it.source.text, self.it.source.encoding, self.it.source.lead
+            )
+            fix = Fix(rule.fix_title or rule.title, Applicability.SAFE, tuple(edits))
+            indent = len(lines.indent(start))
+            found.append(
+                self._at(
+                    rule, start + indent, start + len(lines.content(line - 1)), code, False, False,
+                    Applicability.SAFE, rule.message.replace("{api}", code), rule.advice, None,
+                    self.it.settings.mode is not Mode.CHECK, False, fix, rule.effort,
+                )
+            )  # fmt: skip
+        return found
