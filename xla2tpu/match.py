@@ -290,6 +290,7 @@ class Matcher:
             return
         site.change = Change()
         site.applicability = Applicability.SAFE
+        site.fix_title = "Stays as it is, once the value is made anew"
 
     # -- changes --------------------------------------------------------------------------------
 
