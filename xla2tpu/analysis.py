@@ -96,7 +96,9 @@ class Analysis:
 
     def _keep_registration(self) -> None:
         """The import that registers the xla backend stays as long as the backend is named."""
-        if not any(s.reason == "whole-program" and s.context == "string" for s in self.sites):
+        reasons = {s.reason for s in self.sites if s.context == "string"}
+        # The backend may come through a name or an option of the user's own.
+        if not reasons & {"whole-program", "user-option"}:
             return
         for site in self.sites:
             if site.context != "import" or not site.fixable:

@@ -135,9 +135,8 @@ class Deletions:
         return line.endswith(":")
 
     def _ending(self, end: int) -> str:
-        text = self.tree.text[:end]
-        match = re.search(r"(\r\n|\r|\n)\Z", text)
-        return match[0] if match else ""
+        last = self.tree.text[max(0, end - 2) : end]
+        return last if last == "\r\n" else last[-1:] if last[-1:] in ("\r", "\n") else ""
 
     def _lines_of(self, node: cst.CSTNode) -> tuple[int, int]:
         start, end = self.tree.span(node)

@@ -124,8 +124,8 @@ def _name_needs_index(target: cst.CSTNode, scope: Scope, builder: Builder) -> bo
     tree = builder.tree
     if isinstance(target, cst.Name):
         owner = scope.owner(target.value)
-        for load, where in tree.loads.get(target.value, []):
-            if where.owner(target.value) is owner and _use_needs_index(load, builder):
+        for load, _ in tree.loads_of(target.value, owner) if owner is not None else ():
+            if _use_needs_index(load, builder):
                 return True
         if owner is not None and owner.kind == "class":
             return any(_use_needs_index(n, builder) for n in attributes_named(tree, target.value))
@@ -134,6 +134,19 @@ def _name_needs_index(target: cst.CSTNode, scope: Scope, builder: Builder) -> bo
         name = target.attr.value
         uses = [n for n in attributes_named(tree, name) if n is not target]
         return any(_use_needs_index(n, builder) or _is_copied(n, builder) for n in uses)
+    return False
+
+
+def _copies_need_index(assign: cst.Assign, builder: Builder) -> bool:
+    """Whether a name that the device is copied to is asked for its index, or compared."""
+    tree = builder.tree
+    for target in assign.targets:
+        name = target.target.value if isinstance(target.target, cst.Name) else ""
+        owner = tree.scope(assign).owner(name)
+        for load, _ in tree.loads_of(name, owner) if owner is not None else ():
+            parent = tree.parent(load)
+            if not isinstance(parent, cst.Assign) and _use_needs_index(load, builder):
+                return True
     return False
 
 
@@ -157,6 +170,16 @@ def _use_needs_index(node: cst.CSTNode, builder: Builder) -> bool:
             return left is not None and not _is_string(left) and not _is_none(left)
         case cst.DictElement() if parent.key is node:
             return True
+        case cst.Element():
+            box = builder.tree.parent(parent)
+            searched = isinstance(builder.tree.parent(box or parent), cst.ComparisonTarget)
+            return searched or isinstance(box, cst.Set)
+        case cst.Assign() if isinstance(node, (cst.Name, cst.Attribute)):
+            return _copies_need_index(parent, builder)
+        case cst.FormattedStringExpression():
+            whole = builder.tree.parent(parent)
+            above = builder.tree.parent(whole) if whole is not None else None
+            return isinstance(above, cst.Attribute) and above.attr.value in _SPLITS
         case cst.Index():
             return True
         case cst.Arg():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 
 from xla2tpu.model import Edit
@@ -30,21 +31,22 @@ def resolved(edits: list[Text]) -> list[Text]:
                 continue
             raise Conflict("XLA000")
         merged.append(edit)
-    inserted: dict[int, int] = {}
     points = sorted((e for e in edits if e.start == e.end), key=lambda e: (e.start, e.order))
+    starts = [m.start for m in merged]
+    inserted: dict[int, int] = {}
+    loose: list[Text] = []
     for point in points:
-        around = next((m for m in merged if m.start < point.start < m.end), None)
-        if around is None:
-            merged.append(point)
-        elif point.order >= 8:
-            continue
-        else:
+        index = bisect.bisect_left(starts, point.start) - 1
+        around = merged[index] if index >= 0 else None
+        if around is None or not around.start < point.start < around.end:
+            loose.append(point)
+        elif point.order < 8:
             # In order: what was put in before, then this, then the replacement itself.
-            at = inserted.get(around.start, 0)
+            at = inserted.get(index, 0)
             text = around.content[:at] + point.content + around.content[at:]
-            inserted[around.start] = at + len(point.content)
-            merged[merged.index(around)] = Text(around.start, around.end, text)
-    return sorted(merged, key=lambda e: (e.start, e.end, e.order))
+            inserted[index] = at + len(point.content)
+            merged[index] = Text(around.start, around.end, text)
+    return sorted([*merged, *loose], key=lambda e: (e.start, e.end, e.order))
 
 
 def to_bytes(edits: Iterable[Text], text: str, encoding: str, lead: int) -> list[Edit]:

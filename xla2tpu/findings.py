@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from xla2tpu.analysis import Analysis
 from xla2tpu.edits import Conflict, to_bytes
 from xla2tpu.markers import Markers
@@ -70,9 +72,7 @@ class Findings:
         together = {site}
         while True:
             more = {f for s in together for f in s.follows}
-            more |= {
-                s for s in self.it.sites if s.fixable and any(f in together for f in s.follows)
-            }
+            more |= {d for s in together for d in self._dependents.get(s, ()) if d.fixable}
             if more <= together:
                 break
             together |= more
@@ -84,6 +84,15 @@ class Findings:
             assembly.edits, self.it.source.text, self.it.source.encoding, self.it.source.lead
         )
         return Fix(title, site.applicability, tuple(edits))
+
+    @functools.cached_property
+    def _dependents(self) -> dict[Site, list[Site]]:
+        """For each site: those that are mended only together with it."""
+        found: dict[Site, list[Site]] = {}
+        for site in self.it.sites:
+            for maker in site.follows:
+                found.setdefault(maker, []).append(site)
+        return found
 
     def _unused_suppressions(self) -> list[Finding]:
         rule = self.it.rules.rules.get(_UNUSED_SUPPRESSION)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from xla2tpu.names import Names, is_torch_xla
-from xla2tpu.nodes import descendants
 from xla2tpu.scopes import Binding, Scope
 from xla2tpu.sites import Site
 from xla2tpu.tree import Tree
@@ -65,9 +64,7 @@ def groups_of(tree: Tree, names: Names) -> list[Group]:
             found[key].loads = [n for n, s in tree.loads.get(binding.name, [])]
             continue
         found[key] = Group(binding.name, home, bindings, of_xla, meaning.path)
-        found[key].loads = [
-            n for n, s in tree.loads.get(binding.name, []) if s.owner(binding.name) is home
-        ]
+        found[key].loads = [n for n, _ in tree.loads_of(binding.name, home)]
     declared = {n for s in tree.scopes for n, w in s.outer_names.items() if w == "nonlocal"}
     for group in found.values():
         group.fixed = group.name in declared
@@ -79,9 +76,7 @@ def groups_of(tree: Tree, names: Names) -> list[Group]:
 
 def attributes_named(tree: Tree, name: str) -> list[cst.CSTNode]:
     """All ``x.name`` of a file."""
-    return [
-        n for n in descendants(tree.module) if isinstance(n, cst.Attribute) and n.attr.value == name
-    ]
+    return tree.attributes.get(name, [])
 
 
 def _is_module_alias(bindings: list[Binding], names: Names) -> bool:

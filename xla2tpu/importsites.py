@@ -41,6 +41,8 @@ class ImportSites:
                 continue
             if group.top and (group.name in self.tree.exported or self.pinned(group.name)):
                 found.extend(self._imports(group, "imported-elsewhere"))
+            elif group.scope.kind == "class" and self._is_seen_outside(group):
+                found.extend(self._imports(group, "dynamic-access"))
             elif group.fixed:
                 found.extend(self._imports(group, "ambiguous-binding"))
             elif not group.loads and group.site is None:
@@ -52,6 +54,14 @@ class ImportSites:
                 site.refuse("star-import")
                 found.append(site)
         return found
+
+    def _is_seen_outside(self, group: Group) -> bool:
+        """Whether an import in a class may be used through another name than self."""
+        return any(
+            isinstance(load, cst.Attribute)
+            and not (isinstance(load.value, cst.Name) and load.value.value in self.tree.firsts)
+            for load in group.loads
+        )
 
     def _imports(self, group: Group, reason: str) -> list[Site]:
         sites = []

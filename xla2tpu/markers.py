@@ -75,13 +75,13 @@ class Markers:
             block = self._block_at(start, assembly)
             if block is not None:
                 index, opening = block
+                head, newline, rest = opening.content.rpartition(self.it.source.newline)
+                inner = rest[: len(rest) - len(rest.lstrip(" \t"))]
                 lines_ = "".join(
-                    comments_.marker(indent + self.it.builder.unit, code, _short(advice))
-                    + self.it.source.newline
+                    comments_.marker(inner, code, _short(advice)) + self.it.source.newline
                     for code, advice in entries
                     if code not in have
                 )
-                head, newline, rest = opening.content.partition(self.it.source.newline)
                 content = f"{head}{newline}{lines_}{rest}"
                 assembly.edits[index] = replace(opening, content=content)
                 continue
@@ -93,14 +93,13 @@ class Markers:
 
     def _block_at(self, line_start: int, assembly: Assembly) -> tuple[int, Text] | None:
         """The edit that puts a block around the statement of a line: markers go inside it."""
+        end = self.it.plan.lines.end(line_start)
         for index, edit in enumerate(assembly.edits):
-            if (
-                edit.start >= line_start
-                and not self.it.source.text[line_start : edit.start].strip()
-            ):
-                head = edit.content.partition(self.it.source.newline)[0]
-                if edit.content != head and head.endswith(":"):
-                    return index, edit
+            if not line_start <= edit.start < end:
+                continue
+            head, _, rest = edit.content.rpartition(self.it.source.newline)
+            if head.endswith(":") and rest.strip():
+                return index, edit
         return None
 
     def _statement_on(self, line: int) -> cst.CSTNode:

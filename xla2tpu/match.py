@@ -62,12 +62,25 @@ class Matcher:
         for node, _ in self.tree.strings:
             if isinstance(node, cst.SimpleString) and isinstance(node.evaluated_value, str):
                 patched.add(node.evaluated_value)
+        patched |= {p for s in sites if (p := self._patched(s)) is not None}
         for site in sites:
             # What the program itself replaces at run time must be called where it was.
             if site.path in patched and site.reason is None and site.path not in self.modules:
                 site.refuse("store-or-delete")
         self.builder.naming.vacated = lambda name: self._is_vacated(name, sites)
         return sites
+
+    def _patched(self, site: Site) -> str | None:
+        """The name that ``setattr(xm, "name", ...)`` and the like put something else into."""
+        arg = self.tree.parent(site.node)
+        call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None
+        if site.path not in self.modules or not isinstance(call, cst.Call) or len(call.args) < 2:
+            return None
+        name = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
+        literal = call.args[1].value
+        patches = isinstance(name, cst.Name) and name.value in ("setattr", "delattr", "object")
+        value = literal.evaluated_value if isinstance(literal, cst.SimpleString) else None
+        return f"{site.path}.{value}" if patches and isinstance(value, str) else None
 
     def _is_vacated(self, name: str, sites: list[Site]) -> bool:
         uses = [s for s in sites if s.root is not None and s.root.value == name]

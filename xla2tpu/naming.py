@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,10 +84,13 @@ class Naming:
         text = re.sub(r"\s+as\s+\w+\Z", "", needed.statement)
         return name, f"{text} as {name}"
 
+    @functools.cached_property
+    def _imported(self) -> list[Binding]:
+        kinds = ("import", "from")
+        return [b for b in self.tree.bindings if b.kind in kinds and b.path is not None]
+
     def _existing(self, needed: Import, scope: Scope) -> str | None:
-        for binding in self.tree.bindings:
-            if binding.kind not in ("import", "from") or binding.path is None:
-                continue
+        for binding in self._imported:
             if needed.dotted:
                 if not self._imports(binding, needed.path):
                     continue

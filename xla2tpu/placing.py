@@ -32,8 +32,7 @@ class _Placer:
     def __init__(self, plan: Plan, settled: Settled, vanished: Vanished) -> None:
         self.plan, self.settled, self.vanished = plan, settled, vanished
         self.tree, self.lines = plan.tree, plan.lines
-        self.body = list(plan.tree.module.body)
-        self.top = [n for n in self.body if _imports(n)]
+        self.body = plan.tree.module.body
         self.head = self._head()
         # Places where a blank line has to set the new import off from the section above.
         self.apart: set[int] = set()
@@ -75,6 +74,8 @@ class _Placer:
                 self._note(here, f"from {module} import {name}{alias}", first_use)
             helpers = []
         codes: list[str] = []
+        # A helper that runs while the file is imported finds only what stands above it.
+        self.plan.builder.naming.at = self.body[first_use] if first_use is not None else None
         for name in helpers:
             needs: list[str] = []
             codes.append(self.plan.helpers.code(name, needs))
@@ -157,7 +158,7 @@ class _Placer:
         limit = use if use is not None else len(self.body)
         imports = [
             i for i, n in enumerate(self.body)
-            if i >= self.head and i < max(limit, self.head) and n in self.top
+            if i >= self.head and i < max(limit, self.head) and _imports(n)
         ]  # fmt: skip
         leading = self._leading(imports)
         package = _package(text)

@@ -6,6 +6,9 @@ whole file on the command line come from the same place.
 
 from __future__ import annotations
 
+import bisect
+import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -69,6 +72,24 @@ class Plan:
 
     # -- which sites, which statements -----------------------------------------------------
 
+    @functools.cached_property
+    def _by_node(self) -> dict[int, list[Site]]:
+        """The sites by the nodes that they stand at."""
+        found: dict[int, list[Site]] = {}
+        for site in self.sites:
+            found.setdefault(id(site.expression), []).append(site)
+        return found
+
+    def _holds_others(self, test: cst.CSTNode, active: set[Site]) -> bool:
+        """Whether a test has a reference in it that is not mended, and would get lost."""
+        for node in descendants(test):
+            sites = self._by_node.get(id(node), [])
+            if any(s in active for s in sites):
+                continue
+            if any(s.counts and s.reason != "version-gate" for s in sites):
+                return True
+        return False
+
     def close(self, chosen: Iterable[Site]) -> set[Site]:
         """The chosen sites without those that depend on one that is not chosen."""
         active = {s for s in chosen if s.change is not None}
@@ -106,15 +127,7 @@ class Plan:
             block = self.tree.parent(items[0])
             if isinstance(block, cst.With) and len(items) == len(block.items):
                 whole.add(key)
-        fixed = {id(s.expression) for s in active}
-        manual = [
-            s for s in self.sites
-            if s not in active and s.counts and id(s.expression) not in fixed
-            and s.reason != "version-gate"
-        ]  # fmt: skip
-        suites = Suites(
-            self.tree, lambda test: not any(self.tree.is_within(s.node, test) for s in manual)
-        )
+        suites = Suites(self.tree, lambda test: not self._holds_others(test, active))
         partial: dict[int, tuple[cst.CSTNode, list[cst.CSTNode]]] = {}
         removed: set[Group] = set()
         while True:
@@ -146,8 +159,7 @@ class Plan:
             # They are right only if an import goes, which stays: the same without them.
             return self.assemble(chosen - idle)
         swaps = {k: n for s in active if s.change for n in s.change.swaps for k in (id(n),)}
-        applied = active | {s for s in self.sites if vanished.has(s.expression)}
-        applied |= self._covered(applied, replaced, kept)
+        applied = active | {s for i in vanished.below for s in self._by_node.get(i, ())}
         applied = {s for s in applied if s in active or not s.follows or set(s.follows) <= applied}
         edits = self._edits(active, settled, partial, unwrapped, whole, decorators, swaps, vanished)
         assembly = Assembly(applied=applied)
@@ -171,22 +183,6 @@ class Plan:
             if not all(vanished.has(b.node) or id(b.statement) in swaps for b in imports):
                 return True
         return False
-
-    def _covered(self, applied: set[Site], replaced: dict[int, Site], kept: set[int]) -> set[Site]:
-        """Sites inside text that another site's fix drops, such as a device argument."""
-        found: set[Site] = set()
-        for site in self.sites:
-            if site in applied:
-                continue
-            node: cst.CSTNode | None = site.expression
-            while node is not None:
-                if id(node) in kept:
-                    break
-                if id(node) in replaced and node is not site.expression:
-                    found.add(site)
-                    break
-                node = self.tree.parent(node)
-        return found
 
     def _is_removable(
         self,
@@ -323,7 +319,10 @@ class Plan:
         """The source of a node with the cuts inside it made."""
         start, end = self.tree.span(piece.node)
         out, at = [], start
-        for cut in self._cuts:
+        first = bisect.bisect_left(self._cuts, start, key=lambda c: c.start)
+        for cut in itertools.islice(self._cuts, first, None):
+            if cut.start >= end:
+                break
             if cut.start < at or cut.end > end:
                 continue
             out.append(self.tree.text[at : cut.start])

@@ -326,11 +326,8 @@ class Project:
         if real not in self._importers:
             self._importers[real] = {}
             self.hints()
-            stem = _stem(real).encode()
             for path in self._handing:
-                # ``from . import name`` names a package by its dots alone.
-                if stem in (self.read(path) or b"") or os.path.basename(real) == "__init__.py":
-                    self._note_imports(path, real)
+                self._note_imports(path, real)
         return self._importers[real]
 
     def hints(self) -> tuple[tuple[bytes, ...], re.Pattern[bytes]]:
@@ -378,14 +375,19 @@ class Project:
         data = self.read(file)
         if data is None or not any(s.encode() in data for s in stems):
             return False
-        if not any(n.encode() in data for n in names) or not pattern.search(data):
+        named = any(n.encode() in data for n in names) and pattern.search(data) is not None
+        # A package may hand on a module under a name, without naming anything in it.
+        if not named and os.path.basename(file) != "__init__.py":
             return False
-        for _, imported in import_lines(data, everywhere=False):
+        for module, imported in import_lines(data, everywhere=False):
             for name, local in imported:
-                if name == "*" or name in names or name in stems:
-                    names.update({local} - {"*"} if name in names else ())
+                last = module.rpartition(".")[2]
+                whole = last in stems and name in (None, "*")
+                beside = not last and name in stems
+                if name in names or whole or beside:
+                    names.update({local} if name in names else ())
                     stems.update({_stem(file), local} - {"*"})
-        return True
+        return named
 
     def _note_imports(self, path: str, real: str) -> None:
         for name in self.names_from(real, path, self.read(path) or b""):
@@ -394,33 +396,43 @@ class Project:
     def names_from(self, real: str, path: str, data: bytes) -> set[str]:
         """The torch_xla names that a file takes from the top of another one, by its text.
 
-        Through an import of the name, of the module, a star, or a string that spells the place.
+        Through an import of the name, of the module or a package above, a star, or a string that
+        spells the place.
         """
         found: set[str] = set()
+        if os.path.abspath(path) == real:
+            return found
         for module, names in import_lines(data, everywhere=True):
             for name, local in names:
-                if name == "*":
+                if name is None:
+                    base = module if local != module.split(".")[0] else local
+                    found |= self._attributes(data, local, base, real, path)
+                elif name == "*":
                     if self.module_file(module, path) == real:
                         found |= {n for n in self._names if _has_word(data, n)}
-                elif name is None:
-                    if self.module_of(module, path) == real:
-                        found |= self._attributes(data, local)
                 else:
                     if self.module_file(module, path) == real:
                         found.add(name)
                     inner = f"{module}{'' if module.endswith('.') else '.'}{name}"
-                    if self.module_of(inner, path) == real:
-                        found |= self._attributes(data, local)
+                    found |= self._attributes(data, local, inner, real, path)
         stem = re.escape(_stem(real).encode())
         for match in re.finditer(rb"[\"'][\w.]*\b" + stem + rb"\.(\w+)", data):
             found.add(match[1].decode())
         return found
 
-    def _attributes(self, data: bytes, local: str) -> set[str]:
-        """The torch_xla names that are taken from a module under its local name."""
-        dotted = re.compile(rb"\b" + local.encode() + rb"((?:\.\w+)+)")
-        words = {w for m in dotted.finditer(data) for w in m[1].decode().split(".")}
-        return words & self._names
+    def _attributes(self, data: bytes, local: str, base: str, real: str, path: str) -> set[str]:
+        """The names taken from ``real`` through ``local``, which stands for ``base``."""
+        found: set[str] = set()
+        if self.module_of(base, path) is None:
+            return found
+        pattern = re.compile(rb"\b" + local.encode() + rb"((?:\.\w+)+)")
+        for uses in {m[1] for m in pattern.finditer(data)}:
+            parts = uses.decode().strip(".").split(".")
+            for length in range(len(parts)):
+                whole = ".".join([base, *parts[:length]])
+                if self.module_of(whole, path) == real:
+                    found.add(parts[length])
+        return found
 
     # -- other hardware -------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -40,28 +41,29 @@ class Suites:
     def settle(self, smalls: Iterable[cst.CSTNode], unwrapped: set[int]) -> Settled:
         """Propagate deletions outwards."""
         result = Settled()
-        queue: list[cst.CSTNode] = []
+        # Innermost first, so that a suite is judged when all below it is settled.
+        queue: list[tuple[int, int, cst.CSTNode]] = []
         for small in smalls:
             result.smalls[id(small)] = small
             parent = self.tree.parent(small)
             if parent is not None:
-                queue.append(parent)
-        # Innermost first, so that a suite is judged when all below it is settled.
-        depth = {id(n): sum(1 for _ in self.tree.ancestors(n)) for n in queue}
-        queue.sort(key=lambda n: -depth[id(n)])
+                self._push(queue, parent)
         seen: set[int] = set()
         while queue:
-            node = queue.pop(0)
+            node = heapq.heappop(queue)[2]
             if id(node) in seen and not isinstance(node, (cst.IndentedBlock, cst.If, cst.Try)):
                 continue
             seen.add(id(node))
             up = self._step(node, result, unwrapped)
             if up is not None:
-                queue.append(up)
-                queue.sort(key=lambda n: -sum(1 for _ in self.tree.ancestors(n)))
+                self._push(queue, up)
         for key in [k for k, s in result.passes.items() if self._inside_gone(s, result)]:
             del result.passes[key]
         return result
+
+    def _push(self, queue: list[tuple[int, int, cst.CSTNode]], node: cst.CSTNode) -> None:
+        depth = sum(1 for _ in self.tree.ancestors(node))
+        heapq.heappush(queue, (-depth, id(node), node))
 
     def _inside_gone(self, node: cst.CSTNode, result: Settled) -> bool:
         return any(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator
 
 import libcst as cst
 
-from xla2tpu.nodes import paused_gc
+from xla2tpu.nodes import descendants, paused_gc
 from xla2tpu.positions import PositionError, Positions
 from xla2tpu.scopes import Scope
 from xla2tpu.walk import Facts, Walk
@@ -43,6 +44,7 @@ class Tree(Facts):
         self._full: dict[int, tuple[int, int]] = {}
         self._inner: dict[int, tuple[int, int]] = {}
         self._everywhere = False
+        self._owned: dict[str, dict[int, list[tuple[cst.Name, Scope]]]] = {}
         self._chunks: dict[int, int] | None = None
         with paused_gc():
             super().__init__(cst.parse_module(parsable))
@@ -222,6 +224,23 @@ class Tree(Facts):
                 return found
             here = self.parents.get(id(here))
         return self.root
+
+    @functools.cached_property
+    def attributes(self) -> dict[str, list[cst.CSTNode]]:
+        """All attributes of the file by their names; made only when it is asked for."""
+        found: dict[str, list[cst.CSTNode]] = {}
+        for node in descendants(self.module):
+            if isinstance(node, cst.Attribute):
+                found.setdefault(node.attr.value, []).append(node)
+        return found
+
+    def loads_of(self, name: str, owner: Scope) -> list[tuple[cst.Name, Scope]]:
+        """The uses of a name that find it in one scope."""
+        if name not in self._owned:
+            self._owned[name] = {}
+            for load, scope in self.loads.get(name, []):
+                self._owned[name].setdefault(id(scope.owner(name)), []).append((load, scope))
+        return self._owned[name].get(id(owner), [])
 
     def is_within(self, node: cst.CSTNode, above: cst.CSTNode) -> bool:
         """Whether ``node`` is ``above`` or stands below it."""

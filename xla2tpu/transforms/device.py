@@ -25,9 +25,17 @@ def device(site: Site, builder: Builder) -> Change | str:
         return _availability(site, block, builder)
     if site.context in ("statement", "discarded"):
         return builder.delete(site)
-    if builder.settings.device == "accelerator":
-        return builder.replace(site, devices.PORTABLE, ["import torch"])
     indexed = devices.needs_index(site, builder)
+    if builder.settings.device == "accelerator":
+        # The accelerator has no index, so that it equals the device of no tensor.
+        if indexed:
+            return "unsupported-form"
+        lead = "lambda *args, **kwargs: " if site.context == "reference" else ""
+        return builder.replace(site, f"{lead}{devices.PORTABLE}", ["import torch"])
+    if site.context == "reference":
+        return builder.replace(
+            site, 'lambda *args, **kwargs: torch.device("tpu")', ["import torch"]
+        )
     if indexed and _at_import(site):
         # It asks the runtime, in a parent process that may have to leave the TPU to its children.
         site.applicability = Applicability.UNSAFE

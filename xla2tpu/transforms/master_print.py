@@ -72,7 +72,7 @@ def _is_harmless(call: cst.Call, site: Site, builder: Builder) -> bool:
         # What asks for ranks, devices, rates or the time does it without the other processes.
         return not known.rule.code.startswith(("XLA099", "XLA104", "XLA410", "XLA5", "XLA8"))
     if isinstance(call.func, cst.Attribute):
-        return call.func.attr.value not in _CHANGING
+        return call.func.attr.value in _READING
     callee = builder.callee(call, site.scope) or ""
     package, _, name = callee.partition(".")
     if package == "builtins":
@@ -80,7 +80,13 @@ def _is_harmless(call: cst.Call, site: Site, builder: Builder) -> bool:
     return syntax.is_pure(call)
 
 
-_CHANGING = frozenset(
-    {"pop", "popleft", "append", "add", "update", "remove", "send", "step", "backward", "reduce",
-     "all_reduce", "all_gather", "gather", "barrier", "broadcast", "read", "readline", "write"}
+# Methods that only read what they are called on; a user's own method may be a collective.
+_READING = frozenset(
+    {"item", "tolist", "numpy", "cpu", "detach", "float", "double", "long", "int", "mean", "sum",
+     "max", "min", "std", "var", "norm", "abs", "argmax", "round", "size", "dim", "numel", "rate",
+     "global_rate", "format", "join", "strip", "upper", "lower", "title", "split", "replace",
+     "ljust", "rjust", "center", "zfill", "keys", "values", "items", "get", "copy", "count",
+     "time", "perf_counter", "monotonic", "strftime", "ctime", "now", "isoformat", "total_seconds",
+     "sqrt", "log", "exp", "basename", "dirname", "exists", "pformat", "dumps", "get_last_lr",
+     "memory_allocated", "max_memory_allocated", "metrics_report"}
 )  # fmt: skip

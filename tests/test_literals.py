@@ -1,0 +1,109 @@
+"""Strings, attributes and tests that have to do with torch_xla without being uses of its names."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import check_noop, check_transformed
+
+from xla2tpu.model import Applicability, Status
+
+STRINGS = {
+    "loaded modules": 'import sys\n\nmodule = sys.modules["torch_xla"]\n',
+    "among modules": 'import sys\n\nloaded = "torch_xla" in sys.modules\n',
+    "hidden module": "import sys\nfrom unittest import mock\n\n"
+    'with mock.patch.dict(sys.modules, {"torch_xla": None}):\n    print(1)\n',
+    "formatted": "import importlib\n\n\ndef load(name):\n"
+    '    return importlib.import_module(f"torch_xla.core.{name}")\n',
+    "put together": "import importlib\n\n\ndef load(name):\n"
+    '    return importlib.import_module("torch_xla." + name)\n',
+    "imported": 'import importlib\n\nxm = importlib.import_module("torch_xla.core.xla_model")\n',
+    "patched": "from unittest import mock\n\n\n"
+    '@mock.patch("torch_xla.core.xla_model.xla_device")\ndef test_it(fake):\n    print(fake)\n',
+}
+
+
+@pytest.mark.parametrize("form", STRINGS)
+def test_name_in_a_string(form: str) -> None:
+    result = check_noop(STRINGS[form], todo=False)
+    assert [(f.rule, f.reason, f.counts) for f in result.findings] == [
+        ("XLA007", "string-reference", True)
+    ]
+    assert result.status is Status.NEEDS_WORK
+
+
+def test_text_about_torch_xla_is_no_reference() -> None:
+    assert check_noop('"""Runs on torch_xla."""\n\nprint("torch_xla")\n').findings == []
+
+
+# -- what stays the same finding before and after the rest is migrated ----------------------------
+
+NUMBERED = '{0}def name(i):\n    {1}return f"xla:{{i}}"\n'
+
+
+def test_numbered_device_is_reported_before_and_after() -> None:
+    xm = "import torch_xla.core.xla_model as xm\n\n\n"
+    before, after = NUMBERED.format(xm, "xm.mark_step()\n    "), NUMBERED.format("", "")
+    first = check_transformed(before, after, todo=False)
+    second = check_noop(after, todo=False)
+    left = [(f.rule, f.reason, f.blocks) for f in first.findings if not f.applied]
+    assert left == [("XLA220", "device-ordinal", True)]
+    assert left == [(f.rule, f.reason, f.blocks) for f in second.findings]
+
+
+# -- is_xla --------------------------------------------------------------------------------------
+
+IS_XLA = {
+    "name": ("x.is_xla", 'x.device.type == "tpu"'),
+    "call": ("f(x).is_xla", 'f(x).device.type == "tpu"'),
+    "sum": ("(x + 1).is_xla", '(x + 1).device.type == "tpu"'),
+    "not": ("not x.is_xla", 'not x.device.type == "tpu"'),
+    "choice": ("x.cpu() if x.is_xla else x", 'x.cpu() if x.device.type == "tpu" else x'),
+}
+
+
+@pytest.mark.parametrize("form", IS_XLA)
+def test_is_xla(form: str) -> None:
+    before, after = IS_XLA[form]
+    program = "def where(f, x):\n    {1}return {0}\n"
+    result = check_transformed(
+        f"import torch_xla\n\n\n{program.format(before, 'torch_xla.sync()' + chr(10) + '    ')}",
+        program.format(after, ""),
+    )
+    assert [(f.rule, f.applicability) for f in result.findings] == [
+        ("XLA101", Applicability.SAFE),
+        ("XLA221", Applicability.UNSAFE),
+    ]
+
+
+# -- the backend ---------------------------------------------------------------------------------
+
+BACKENDS = {
+    "positional": 'dist.init_process_group("xla")',
+    "keyword": 'dist.init_process_group(backend="xla")',
+}
+
+
+@pytest.mark.parametrize("form", BACKENDS)
+def test_backend_is_reported_once(form: str) -> None:
+    result = check_noop(f"import torch.distributed as dist\n\n{BACKENDS[form]}\n", todo=False)
+    assert [(f.rule, f.reason, f.blocks) for f in result.findings] == [
+        ("XLA904", "whole-program", True)
+    ]
+
+
+# -- other packages' tests -----------------------------------------------------------------------
+
+
+def test_guard_of_another_package_keeps_the_file_from_being_done() -> None:
+    result = check_transformed(
+        "from transformers.utils import is_torch_xla_available\n"
+        "import torch_xla.core.xla_model as xm\n\n"
+        "if is_torch_xla_available():\n    xm.mark_step()\n    print(1)\n",
+        "from transformers.utils import is_torch_xla_available\n\n"
+        "if is_torch_xla_available():\n    print(1)\n",
+        todo=False,
+    )
+    assert result.status is Status.NEEDS_WORK
+    assert [(f.rule, f.reason) for f in result.findings if not f.applied] == [
+        ("XLA006", "guard-outside-project")
+    ]
