@@ -59,7 +59,7 @@ class Analysis:
             lambda p: project.module_of(p, self.real) is not None,
             modules.__contains__,
         )
-        naming = Naming(tree, self.names, rules)
+        naming = Naming(tree, self.names, rules, settings.helpers_module)
         self.builder = Builder(tree, self.names, rules, naming, settings, source.newline)
         references = References(tree, self.names, rules, modules).collect()
         matcher = Matcher(tree, self.names, rules, self.builder, modules)
@@ -78,13 +78,16 @@ class Analysis:
         ).sites()  # fmt: skip
         self.sites += Literals(tree, rules, self.builder, uses).sites()
         self._keep_registration()
+        self.comments = comments_.read(source.text)
+        held = {s.root.value for s in self.sites if s.root and self._is_suppressed(s)}
+        vacated = naming.vacated
+        naming.vacated = lambda name: name not in held and vacated(name)
         matcher.build(self.sites)
         self.hardware = self._other_hardware() if uses else None
         if self.hardware is not None and not settings.any_hardware:
             self._refuse_hardware(self.hardware)
         settle_dependents(self.sites)
         self.plan.sites = self.sites
-        self.comments = comments_.read(source.text)
         self.suppressed = {s for s in self.sites if self._is_suppressed(s)}
         self.reported = [s for s in self.sites if self.is_selected(s.rule.code)]
 

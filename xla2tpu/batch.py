@@ -220,11 +220,13 @@ def _helper_module(root: str, module: str, names: list[str], rules: RuleSet) -> 
     if os.path.isdir(os.path.join(root, top)):
         base = root
     path = os.path.relpath(os.path.join(base, *module.split(".")) + ".py")
-    result, data = _read(path)
-    if data is None:
-        data = b""
+    _, data = _read(path)
     result = FileResult(path, Status.CLEAN, source=data)
-    output = updated(data, names, rules)
+    try:
+        output = updated(data or b"", names, rules)
+    except (SyntaxError, ValueError) as error:
+        result.status, result.error = Status.ERROR, f"not valid Python: {error}"
+        return result
     if output != data:
         result.output = output
     return result

@@ -25,7 +25,10 @@ _AUTOCAST = frozenset({"torch.autocast", "torch.amp.autocast", "torch.amp.autoca
 _FIRST_ARGUMENT = frozenset(
     {"torch.device", "torch.set_default_device", "torch.Generator", "torch.autocast",
      "torch.amp.autocast", "torch.amp.autocast_mode.autocast", "torch.is_autocast_enabled",
-     "torch.get_autocast_dtype", "torch_xla.core.xla_model.xla_device_hw", "torch_xla.amp.autocast"}
+     "torch.get_autocast_dtype", "torch.amp.GradScaler", "torch.distributed.init_device_mesh",
+     "torch.distributed.device_mesh.init_device_mesh", "torch.distributed.device_mesh.DeviceMesh",
+     "torch.distributed.tensor.DeviceMesh",
+     "torch_xla.core.xla_model.xla_device_hw", "torch_xla.amp.autocast"}
 )  # fmt: skip
 _KEYWORDS = frozenset({"device", "device_type", "map_location"})
 _SPLITS = frozenset({"split", "rsplit", "partition", "rpartition"})
@@ -203,7 +206,9 @@ def _is_none(node: cst.CSTNode) -> bool:
 def is_device_position(node: cst.CSTNode, scope: Scope, builder: Builder) -> bool:
     """Whether a string stands where only a device can be meant."""
     arg = builder.tree.parent(node)
-    while isinstance(arg, cst.IfExp) and arg.test is not node:
+    while (isinstance(arg, cst.IfExp) and arg.test is not node) or isinstance(
+        arg, cst.BinaryOperation
+    ):
         # Both arms of a conditional expression stand in its place.
         node, arg = arg, builder.tree.parent(arg)
     if not isinstance(arg, cst.Arg) or arg.star:
@@ -213,6 +218,8 @@ def is_device_position(node: cst.CSTNode, scope: Scope, builder: Builder) -> boo
         return False
     callee = builder.callee(call, scope) or ""
     if arg.keyword is not None:
+        if callee == "torch.device":
+            return arg.keyword.value in ("type", "device")
         return arg.keyword.value in _KEYWORDS and (
             callee.startswith("torch.") or isinstance(call.func, cst.Attribute)
         )
@@ -235,7 +242,7 @@ def string(
             return _renamed(node, builder), Applicability.UNSAFE, None
         return None, manual, "device-ordinal"
     if is_device_position(node, site.scope, builder):
-        if value not in ("xla", "xla:0"):
+        if value not in ("xla", "xla:0") or _has_ordinal(node, site.scope, builder):
             return None, manual, "device-ordinal"
         return _placed(site, node, builder), Applicability.SAFE, None
     test = _tested(node, site.scope, builder)
@@ -268,7 +275,7 @@ def _placed(site: Site, node: cst.SimpleString, builder: Builder) -> Change:
     if not isinstance(call, cst.Call):
         return _renamed(node, builder)
     callee = builder.callee(call, site.scope)
-    if builder.settings.device == "accelerator" and callee not in _AUTOCAST:
+    if builder.settings.device == "accelerator" and _takes_device(arg, call, callee):
         target = call if callee == "torch.device" and len(call.args) == 1 else node
         made = builder.replace(site, PORTABLE, ["import torch"], node=target)
         if isinstance(made, Change):
@@ -279,6 +286,16 @@ def _placed(site: Site, node: cst.SimpleString, builder: Builder) -> Change:
         at = tree.span(call.args[0].value)[1]
         change.cuts.append(Cut(at, at, (f", dtype={torch}.bfloat16",)))
     return change
+
+
+def _takes_device(arg: cst.CSTNode | None, call: cst.Call, callee: str | None) -> bool:
+    """Whether a place takes a torch.device, and not only the name of a type."""
+    if callee == "torch.device":
+        return len(call.args) == 1
+    if isinstance(arg, cst.Arg) and arg.keyword is not None:
+        return arg.keyword.value in ("device", "map_location")
+    name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    return name in _DEVICE_METHODS or callee in ("torch.set_default_device", "torch.Generator")
 
 
 def _has_dtype(call: cst.Call) -> bool:
@@ -329,7 +346,7 @@ def _tested(node: cst.SimpleString, scope: Scope, builder: Builder) -> tuple[boo
     return is_device(device, scope, builder), change
 
 
-def _text(node: cst.CSTNode) -> str | None:
+def _text(node: cst.CSTNode | None) -> str | None:
     value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
     return value if isinstance(value, str) else None
 
@@ -355,6 +372,11 @@ def _device_behind(node: cst.CSTNode, scope: Scope, builder: Builder) -> cst.CST
     if isinstance(node, cst.Name):
         owner = scope.owner(node.value)
         bindings = owner.bindings[node.value] if owner is not None else []
+        if len(bindings) == 1 and bindings[0].kind == "param":
+            # Its default is renamed, and what it is compared with goes along.
+            default = bindings[0].value
+            named = isinstance(default, cst.SimpleString) and node.value in _KEYWORDS
+            return node if named and _text(default) == "xla" else None
         if len(bindings) == 1 and bindings[0].kind == "assign":
             value = bindings[0].value
             if isinstance(value, (cst.Attribute, cst.Call)):
@@ -367,6 +389,16 @@ def _device_behind(node: cst.CSTNode, scope: Scope, builder: Builder) -> cst.CST
     if len(node.args) == 1 and node.args[0].keyword is None:
         return node.args[0].value
     return None
+
+
+def _has_ordinal(node: cst.CSTNode, scope: Scope, builder: Builder) -> bool:
+    """Whether a string is the type in ``torch.device(type, index)``, with an index above 0."""
+    arg = builder.tree.parent(node)
+    call = builder.tree.parent(arg) if isinstance(arg, cst.Arg) else None
+    if not isinstance(call, cst.Call) or builder.callee(call, scope) != "torch.device":
+        return False
+    others = [a.value for a in call.args if a is not arg]
+    return any(not (isinstance(o, cst.Integer) and o.value == "0") for o in others)
 
 
 def _is_device_default(node: cst.CSTNode, builder: Builder) -> bool:

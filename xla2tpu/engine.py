@@ -34,6 +34,7 @@ from xla2tpu.source import Source, UndecodableError, decode
 
 SYNTAX = "XLA000"
 FIND_SPEC = "XLA004"
+_REMAIN = "Mend the other uses of torch_xla that depend on it, then run again."
 
 
 def run_source(
@@ -147,9 +148,11 @@ class _Run(Analysis):
             bound = site.change is not None and (site.change.swaps or site.change.with_import)
             if site.fixable and bound and site not in everything.applied:
                 site.refuse("uses-remain")
+                site.advice = _REMAIN
             if site.rule.code == FIND_SPEC and everything.imports_left:
                 # While the import stays, so must the test for it.
                 site.refuse("uses-remain")
+                site.advice = _REMAIN
         if len(available) != len(fixable := [s for s in available if s.fixable]):
             available, everything = fixable, self._assemble(fixable)
         complete = self._is_complete(everything)

@@ -67,9 +67,9 @@ class Findings:
             reason, applied, suppressed, fix,
         )  # fmt: skip
 
-    def _fix(self, site: Site, title: str) -> Fix:
+    def _fix(self, site: Site, title: str) -> Fix | None:
         """The fix of one finding alone, with all that depends on the same place."""
-        together = {site}
+        together = {site} | self._sharing_a_name(site)
         while True:
             more = {f for s in together for f in s.follows}
             more |= {d for s in together for d in self._dependents.get(s, ()) if d.fixable}
@@ -83,7 +83,16 @@ class Findings:
         edits = to_bytes(
             assembly.edits, self.it.source.text, self.it.source.encoding, self.it.source.lead
         )
+        if not edits and not site.follows:
+            return None  # it is right only together with the other uses of a name
         return Fix(title, site.applicability, tuple(edits))
+
+    def _sharing_a_name(self, site: Site) -> set[Site]:
+        """Where a helper takes the name of an import, all uses of that name are mended at once."""
+        naming, rules = self.it.builder.naming, self.it.rules
+        helpers = site.change.helpers if site.change is not None else []
+        names = {naming.helper(rules.helpers[h]) for h in helpers}
+        return {s for s in self.it.sites if s.fixable and s.root and s.root.value in names}
 
     @functools.cached_property
     def _dependents(self) -> dict[Site, list[Site]]:

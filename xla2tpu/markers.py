@@ -28,6 +28,8 @@ class Markers:
         left = [
             s for s in self.it.reported
             if s not in applied and s not in self.it.suppressed and not s.fixable and s.blocks
+            # Said of files that only test a device; there is nothing of torch_xla to mark.
+            and s.reason != "device-test"
         ]  # fmt: skip
         for site in sorted(left, key=lambda s: self.it.tree.span(s.node)):
             line = self.marked_line(site.node)
@@ -72,7 +74,7 @@ class Markers:
             have = [c for _, c in present.get(line, [])]
             start = lines.starts[line - 1]
             indent = self.it.plan.indent_at(start, self._statement_on(line))
-            block = self._block_at(start, assembly)
+            block = self._block_at(start, self._first_left(line, assembly), assembly)
             if block is not None:
                 index, opening = block
                 head, newline, rest = opening.content.rpartition(self.it.source.newline)
@@ -91,11 +93,16 @@ class Markers:
                     edits.append(Text(start, start, text, 3))
         return edits
 
-    def _block_at(self, line_start: int, assembly: Assembly) -> tuple[int, Text] | None:
-        """The edit that puts a block around the statement of a line: markers go inside it."""
-        end = self.it.plan.lines.end(line_start)
+    def _first_left(self, line: int, assembly: Assembly) -> int:
+        """Where the first place stands that is left by hand in the statement of a line."""
+        left = [s for s in self.it.reported if s not in assembly.applied and not s.fixable]
+        spans = [self.it.tree.span(s.node)[0] for s in left if self.marked_line(s.node) == line]
+        return min(spans, default=0)
+
+    def _block_at(self, line_start: int, place: int, assembly: Assembly) -> tuple[int, Text] | None:
+        """The edit that puts a block around a place: markers go inside it."""
         for index, edit in enumerate(assembly.edits):
-            if not line_start <= edit.start < end:
+            if not line_start <= edit.start <= edit.end <= place:
                 continue
             head, _, rest = edit.content.rpartition(self.it.source.newline)
             if head.endswith(":") and rest.strip():

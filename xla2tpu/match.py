@@ -118,6 +118,10 @@ class Matcher:
             return "star-import"
         if isinstance(parent, cst.Arg) and isinstance(self.tree.parent(parent), cst.ClassDef):
             return "subclass"
+        if reference.meaning.optional and site.call is None and site.path not in self.modules:
+            asked = isinstance(parent, (cst.Comparison, cst.ComparisonTarget))
+            if asked or is_truth_test(self.tree, node):
+                return "unsupported-form"  # a flag that tells whether the import worked
         if reference.meaning.ambiguous and not reference.aliased:
             return "ambiguous-binding"
         if isinstance(parent, cst.Attribute) and id(parent) in self.tree.stored:

@@ -48,10 +48,20 @@ class Import:
         )
 
 
+def _parameters(node: cst.FunctionDef | cst.ClassDef) -> str:
+    """The parameters of a function as its helper has them, nothing for a class."""
+    if isinstance(node, cst.ClassDef):
+        return ""
+    return f"({cst.Module([]).code_for_node(node.params)})".replace("'", '"')
+
+
 class Naming:
     """Chooses names for one file; the same choice for each use, so that fixes agree."""
 
-    def __init__(self, tree: Tree, names: Names, rules: RuleSet) -> None:
+    def __init__(
+        self, tree: Tree, names: Names, rules: RuleSet, helpers_module: str | None = None
+    ) -> None:
+        self.helpers_module = helpers_module
         self.tree = tree
         self.names = names
         self.rules = rules
@@ -186,8 +196,8 @@ class Naming:
             return False
         node = bindings[0].statement
         if bindings[0].kind == "from":
-            path = bindings[0].path or ""
-            return not is_torch_xla(path) and path.endswith(f".{helper.name}")
+            ours = f"{self.helpers_module}.{helper.name}"
+            return self.helpers_module is not None and bindings[0].path == ours
         if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
-            return node.get_docstring() == helper.doc
+            return node.get_docstring() == helper.doc and _parameters(node) in helper.code
         return False

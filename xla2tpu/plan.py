@@ -150,10 +150,7 @@ class Plan:
         idle |= {
             s
             for s in active
-            if s.change is not None
-            and s.change.with_import
-            and s.meaning is not None
-            and not any(id(b.node) in gone for b in s.meaning.bindings)
+            if s.change is not None and s.change.with_import and not self._frees(s, gone)
         }
         if idle & active:
             # They are right only if an import goes, which stays: the same without them.
@@ -168,6 +165,18 @@ class Plan:
         standing = {s for s in active if not vanished.has_statement(s.expression)}
         assembly.helpers = tuple(self.helpers.needed(standing))
         return assembly
+
+    def _frees(self, site: Site, gone: set[int]) -> bool:
+        """Whether the import that a site uses goes, with all others in the same guard."""
+        bindings = [b for b in site.meaning.bindings if b.path] if site.meaning else []
+        if not bindings or not all(id(b.node) in gone for b in bindings):
+            return False
+        guards = {id(a) for b in bindings for a in self.tree.ancestors(b.node) if _is_try(a)}
+        beside = [b for g in self.groups if g.torch_xla for b in g.bindings if b.path]
+        return all(
+            id(b.node) in gone or not any(id(a) in guards for a in self.tree.ancestors(b.node))
+            for b in beside
+        )
 
     def _imports_left(
         self, removed: set[Group], vanished: Vanished, swaps: dict[int, cst.CSTNode]
@@ -383,6 +392,10 @@ class Plan:
             if line.startswith(inner) and line.strip() and not any(a < at <= b for a, b in strings):
                 edits.append(Text(at + len(outer), at + len(inner), "", 8))
         return edits
+
+
+def _is_try(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Try)
 
 
 def _count_names(statement: cst.Assign) -> int:

@@ -194,13 +194,20 @@ def _write(done: Run, request: Request, trees: dict[str, str | None]) -> None:
         _refuse_dirty(done, changed)
     from xla2tpu import writer
 
+    # The module of helpers has no settings of its own; what imports from it needs it first.
+    changed.sort(key=lambda result: result.path in trees)
+    broken = any(r.error is not None and r.path not in trees for r in done.results)
     for result in changed:
+        if broken and result.helpers:
+            _fail(result, "not written: the module of helpers could not be written")
+            continue
         assert result.output is not None
         tree = trees.get(result.path)
         try:
             writer.write(result.path, result.output, tree, result.source)
         except writer.WriteError as error:
             _fail(result, str(error))
+            broken = broken or result.path not in trees
 
 
 def _write_copy(done: Run, paths: Sequence[str], out_dir: str) -> None:

@@ -121,8 +121,9 @@ class Tree(Facts):
     def _place(self, chunk: cst.CSTNode, state: Positions) -> int | None:
         """Where the generated code stands in the file; None where that is not certain."""
         code = "".join(state.tokens)
-        at = self._parsable.find(f"\n{code}") + 1
-        if at and self._parsable.find(f"\n{code}", at) < 0:
+        at = 0 if self._parsable.startswith(code) else self._parsable.find(f"\n{code}") + 1
+        twice = self._parsable.find(f"\n{code}", at) >= 0
+        if not twice and (at or self._parsable.startswith(code)):
             return at
         if self._chunks is None:
             self._chunks = self._split()

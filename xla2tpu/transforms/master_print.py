@@ -58,8 +58,12 @@ def _may_wait(site: Site, builder: Builder) -> bool:
     """Whether the arguments may be left unevaluated on the other processes."""
     call = site.call
     for arg in call.args if call is not None else ():
+        if arg.star == "*" and not isinstance(arg.value, (cst.Name, cst.Tuple, cst.List)):
+            return False
         for node in descendants(arg.value):
             if isinstance(node, (cst.Await, cst.Yield, cst.NamedExpr)):
+                return False
+            if isinstance(node, cst.CompFor) and node.asynchronous is not None:
                 return False
             if isinstance(node, cst.Call) and not _is_harmless(node, site, builder):
                 return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 
 import libcst as cst
 
@@ -24,6 +25,10 @@ def step_closure(site: Site, builder: Builder) -> Change | str:
     A tuple or list that is written out becomes the list of arguments with its layout and
     comments; any other value is unpacked.
     """
+    if any(
+        s.path.endswith("metrics_report") for s in _within(builder.sites.values(), builder, site)
+    ):
+        return "unsupported-form"  # called directly, it would be a print that goes
     if site.bound is None or "closure" not in site.bound.args:
         return "unsupported-form"
     closure = site.bound.args["closure"].value
@@ -119,3 +124,9 @@ def _wants_parentheses(closure: cst.BaseExpression, builder: Builder) -> bool:
     except SyntaxError:
         return True
     return False
+
+
+def _within(sites: Iterable[Site], builder: Builder, outer: Site) -> list[Site]:
+    """The other sites inside the text of one."""
+    inside = [s for s in sites if s is not outer]
+    return [s for s in inside if builder.tree.is_within(s.expression, outer.expression)]
