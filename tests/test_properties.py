@@ -381,6 +381,21 @@ def check_run(data: bytes, root: str, mode: str) -> FileResult:
     return result
 
 
+def unbound(data: bytes) -> set[str]:
+    """Names that the imports of the idioms bind, where they are used and bound nowhere."""
+    nodes = list(ast.walk(ast.parse(data)))
+    bound = {n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    bound |= {n.arg for n in nodes if isinstance(n, ast.arg)}
+    used = set()
+    for node in nodes:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound |= {(a.asname or a.name).partition(".")[0] for a in node.names}
+        elif isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+    own = {"torch", "torch_xla", "xm", "xr", "met", "xp", "xu", "pl", "xmp", "dist", "dev"}
+    return set() if "*" in bound else (used & own) - bound
+
+
 def check_counts(result: FileResult, data: bytes) -> None:
     """The numbers of the JSON report add up, and positions are those of the text."""
     document = json_.document(Run(Mode.CHECK, [result]))
@@ -389,6 +404,8 @@ def check_counts(result: FileResult, data: bytes) -> None:
     for counts in (file, document["summary"]):
         assert counts["references"] == sum(counts[state] for state in states)
     assert file["references"] == sum(f["counts"] for f in file["findings"])
+    places = [(f.rule, f.api, f.start, f.end) for f in result.findings if f.counts]
+    assert len(set(places)) == len(places), "two references at one place"
     for finding in result.findings:
         assert 0 <= finding.start <= finding.end <= len(data)
         assert finding.line <= finding.end_line
@@ -435,15 +452,30 @@ except ImportError:
     HAS = False
 torch_xla.sync()
 """
+# The last line, without a newline, stands further up with one.
+TWICE = b"""import torch_xla.core.xla_model as xm
+xm.mark_step()
+f()
+xm.mark_step()"""
+DEVICE_FIRST = b"""import torch_xla.core.xla_model as xm
+if flag:
+    xm.set_rng_state(7, xm.xla_device())
+"""
 
 
 @examples(400)
+@example(data=TWICE, mode="migrate")
+@example(data=DEVICE_FIRST, mode="partial")
+@example(data=DEVICE_FIRST, mode="safe migrate")
 @example(data=UNSAFE_LEFT, mode="safe migrate")
 @example(data=UNSAFE_LEFT, mode="partial")
 @example(data=VALUE_LOST, mode="migrate")
 @given(data=programs(), mode=st.sampled_from(sorted(MODES)))
 def test_generated(root: str, data: bytes, mode: str) -> None:
-    check_run(data, root, mode)
+    output = check_run(data, root, mode).output
+    if output is not None and compiles(data):
+        # All imports of these programs stand at the top.
+        assert not unbound(output) - unbound(data)
 
 
 @examples(400)

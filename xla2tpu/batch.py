@@ -91,6 +91,9 @@ def _leads(project: Project, path: str, files: int) -> bool:
 
 
 def _read(path: str) -> tuple[FileResult, bytes | None]:
+    # A pipe would be waited for.
+    if os.path.exists(path) and not os.path.isfile(path):
+        return FileResult(path, Status.ERROR, error="not a regular file"), None
     try:
         with open(path, "rb") as handle:
             return FileResult(path, Status.CLEAN), handle.read()
@@ -100,21 +103,28 @@ def _read(path: str) -> tuple[FileResult, bytes | None]:
 
 
 def run_one(job: Job, released: frozenset[str] = frozenset()) -> FileResult:
-    """Run the engine over one file; a fault of ours becomes the file's error."""
-    from xla2tpu import engine
-
+    """Run the engine over one file; what fails becomes the file's error."""
     path, settings = job
     result, data = _read(path)
     if data is None:
         return result
-    try:
-        result = engine.run_source(data, path, settings, released=released)
-    except Exception as error:  # one file must not end the run
-        text = f"internal error, nothing written: {type(error).__name__}: {error}"
-        return FileResult(path, Status.ERROR, source=data, error=text)
+    result = run_bytes(data, path, settings, released)
     if result.output is None and not result.findings:
         result.source = None
     return result
+
+
+def run_bytes(
+    data: bytes, path: str, settings: Settings, released: frozenset[str] = frozenset()
+) -> FileResult:
+    """Run the engine over bytes that were read; a fault of ours becomes the file's error."""
+    from xla2tpu import engine
+
+    try:
+        return engine.run_source(data, path, settings, released=released)
+    except Exception as error:  # one file must not end the run
+        text = f"internal error, nothing written: {type(error).__name__}: {error}"
+        return FileResult(path, Status.ERROR, source=data, error=text)
 
 
 def _run_all(jobs_: list[Job], jobs: int, progress: Progress | None) -> Iterator[FileResult]:

@@ -77,7 +77,8 @@ def discover(paths: Sequence[str], configs: Configs, force_exclude: bool = False
             found.errors.append((shown(path), "not a regular file"))
             continue
         for file in files:
-            key = os.path.abspath(file.path)
+            link = os.path.islink(file.path)
+            key = os.path.realpath(file.path) if link else os.path.abspath(file.path)
             if key not in seen:
                 seen.add(key)
                 found.files.append(Found(shown(file.path), file.tree))

@@ -6,6 +6,7 @@ over many files and lets exports go when all files that import them change in th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
 from xla2tpu.analysis import Analysis
@@ -126,7 +127,9 @@ def _verify(
 
 def _compiles(data: bytes) -> bool:
     try:
-        compile(data, "<output>", "exec", dont_inherit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(data, "<output>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -174,7 +175,9 @@ def exports_of(data: bytes) -> Module | None:
     import ast
 
     try:
-        tree = ast.parse(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     module = Module()

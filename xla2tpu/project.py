@@ -104,6 +104,8 @@ class Project:
         """The bytes of a file, None where it cannot be read."""
         if path in self.buffers:
             return self.buffers[path]
+        if not os.path.isfile(path):
+            return None
         try:
             with open(path, "rb") as handle:
                 return handle.read()
@@ -358,7 +360,7 @@ class Project:
                 pattern = _words(names)
                 self._handing = [f for f in files if self._hands_on(f, names, stems, pattern)]
             self._names = frozenset(names)
-            self._hints = tuple(s.encode() for s in sorted(stems)), _words(names)
+            self._hints = tuple(os.fsencode(s) for s in sorted(stems)), _words(names)
         return self._hints
 
     def may_lead(self, path: str) -> bool:
@@ -373,7 +375,7 @@ class Project:
     ) -> bool:
         """Whether a file may import the names; adds those that it binds at its top."""
         data = self.read(file)
-        if data is None or not any(s.encode() in data for s in stems):
+        if data is None or not any(os.fsencode(s) in data for s in stems):
             return False
         named = any(n.encode() in data for n in names) and pattern.search(data) is not None
         # A package may hand on a module under a name, without naming anything in it.
@@ -415,7 +417,7 @@ class Project:
                         found.add(name)
                     inner = f"{module}{'' if module.endswith('.') else '.'}{name}"
                     found |= self._attributes(data, local, inner, real, path)
-        stem = re.escape(_stem(real).encode())
+        stem = re.escape(os.fsencode(_stem(real)))
         for match in re.finditer(rb"[\"'][\w.]*\b" + stem + rb"\.(\w+)", data):
             found.add(match[1].decode())
         return found

@@ -160,9 +160,9 @@ def run_stdin(data: bytes, filename: str | None, request: Request) -> Run:
     config = configs.of(path)
     _check_rule_files({config.rule_files})
     root = None if filename is None else configs.root(filename, None)
-    from xla2tpu import engine
+    from xla2tpu import batch
 
-    result = engine.run_source(data, path, settings_for(path, config, request, root))
+    result = batch.run_bytes(data, path, settings_for(path, config, request, root))
     return Run(request.mode, [result], request.diff)
 
 

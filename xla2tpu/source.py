@@ -39,7 +39,7 @@ def decode(data: bytes) -> Source:
         raise UndecodableError(
             f"line {line}: cannot be decoded as {encoding}: {error.reason}"
         ) from error
-    except LookupError as error:
+    except (LookupError, UnicodeError) as error:
         raise UndecodableError(f"line 1: {error}") from error
     newline = re.search(r"\r\n|\r|\n", text)
     return Source(text, encoding, lead, newline[0] if newline else "\n")

@@ -82,6 +82,8 @@ def verdict(run: Run) -> list[str]:
 def _files_line(run: Run, summary: Summary) -> str:
     scanned = _count(summary.files_scanned, "file")
     met = [r for r in run.results if r.status is not Status.CLEAN and r.error is None]
+    if not met and summary.errors:
+        return f"{scanned} scanned, but not all could be searched for torch_xla."
     if not met:
         return f"{scanned} scanned, nothing of torch_xla found."
     persons = [r for r in met if r.status is Status.NEEDS_WORK]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
 
 import libcst as cst
 
 from xla2tpu import syntax
 from xla2tpu.changes import Builder
 from xla2tpu.nodes import descendants
-from xla2tpu.sites import Change, Cut, Site
+from xla2tpu.sites import Change, Cut, Site, within
 from xla2tpu.template import Piece, Slice
 
 _STRINGS = (cst.SimpleString, cst.FormattedString)
@@ -25,9 +24,8 @@ def step_closure(site: Site, builder: Builder) -> Change | str:
     A tuple or list that is written out becomes the list of arguments with its layout and
     comments; any other value is unpacked.
     """
-    if any(
-        s.path.endswith("metrics_report") for s in _within(builder.sites.values(), builder, site)
-    ):
+    inside = within(builder.sites.values(), builder.tree, site.expression)
+    if any(s.path.endswith("metrics_report") for s in inside):
         return "unsupported-form"  # called directly, it would be a print that goes
     if site.bound is None or "closure" not in site.bound.args:
         return "unsupported-form"
@@ -124,9 +122,3 @@ def _wants_parentheses(closure: cst.BaseExpression, builder: Builder) -> bool:
     except SyntaxError:
         return True
     return False
-
-
-def _within(sites: Iterable[Site], builder: Builder, outer: Site) -> list[Site]:
-    """The other sites inside the text of one."""
-    inside = [s for s in sites if s is not outer]
-    return [s for s in inside if builder.tree.is_within(s.expression, outer.expression)]
