@@ -125,6 +125,9 @@ def run_source(data: bytes, path: str, settings: Settings) -> FileResult:
     )
 
 
+run_bytes = run_source
+
+
 def run_project(
     files: list[tuple[str, Settings]], jobs: int, progress: Callable[..., None] | None
 ) -> list[FileResult]:

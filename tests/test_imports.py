@@ -154,8 +154,8 @@ def test_flag_stays_with_the_import() -> None:
         source,
         source.replace(
             "    if xm",
-            "    # TODO(xla2tpu): XLA005 Say what the module is used for; TorchTPU has no such"
-            " module.\n    if xm",
+            "    # TODO(xla2tpu): XLA005 Mend the other uses of torch_xla that"
+            " depend on it, then run again.\n    if xm",
         ).replace(
             "    xm.opt",
             "    # TODO(xla2tpu): XLA501 Call optimizer.step(); with several processes wrap the"

@@ -457,15 +457,11 @@ TWICE = b"""import torch_xla.core.xla_model as xm
 xm.mark_step()
 f()
 xm.mark_step()"""
-DEVICE_FIRST = b"""import torch_xla.core.xla_model as xm
-if flag:
-    xm.set_rng_state(7, xm.xla_device())
-"""
+DEVICE_FIRST = b"import torch_xla.core.xla_model as xm\nxm.set_rng_state(7, xm.xla_device())\n"
 
 
 @examples(400)
 @example(data=TWICE, mode="migrate")
-@example(data=DEVICE_FIRST, mode="partial")
 @example(data=DEVICE_FIRST, mode="safe migrate")
 @example(data=UNSAFE_LEFT, mode="safe migrate")
 @example(data=UNSAFE_LEFT, mode="partial")

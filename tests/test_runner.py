@@ -179,7 +179,7 @@ def test_settings_come_from_command_line_and_configuration(
     assert seen["sub/c.py"].root == str(tmp_path / "sub")
     request = Request(mode=Mode.FIX, select=("XLA5",), ignore=(), helpers_module="q")
     given = settings_of(monkeypatch, request)["tests/b.py"]
-    assert (given.select, given.ignore, given.helpers_module) == (("XLA5",), (), "q")
+    assert (given.select, given.ignore, given.helpers_module) == (("XLA5",), ("XLA2",), "q")
     assert given.partial
 
 

@@ -142,7 +142,7 @@ class Findings:
             below = line + 1
             while below in self.it.comments.markers:
                 below += 1
-            if code in [c for c, _ in desired.get(below, [])]:
+            if code in [c for c, _ in desired.get(below, [])] or not self.it.is_selected(code):
                 continue
             if below in fixable and fixable[below].rule.code == code:
                 continue

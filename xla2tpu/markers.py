@@ -66,6 +66,8 @@ class Markers:
                 if code in wanted:
                     wanted.remove(code)
                     continue
+                if not self.it.is_selected(code):
+                    continue  # its place was not looked for
                 start = lines.starts[line - 1]
                 edits.append(Text(start, lines.end(start), ""))
         if not (migrate and self.it.settings.todo):

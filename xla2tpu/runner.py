@@ -77,7 +77,8 @@ def is_left(finding: Finding) -> bool:
 
 def settings_for(path: str, config: Config, request: Request, root: str | None) -> Settings:
     """The settings of one file; its per-file ignores are already among the ignored codes."""
-    ignore = config.ignored_in(path) if request.ignore is None else request.ignore
+    if request.ignore is not None:
+        config = config._replace(ignore=request.ignore)
     return Settings(
         mode=request.mode,
         unsafe=request.unsafe,
@@ -86,7 +87,7 @@ def settings_for(path: str, config: Config, request: Request, root: str | None) 
         todo=request.todo,
         any_hardware=request.any_hardware,
         select=config.select if request.select is None else request.select,
-        ignore=ignore,
+        ignore=config.ignored_in(path),
         exclude=config.exclude,
         rule_files=config.rule_files,
         helpers_module=request.helpers_module or config.helpers_module,
@@ -214,8 +215,11 @@ def _write_copy(done: Run, paths: Sequence[str], out_dir: str) -> None:
     from xla2tpu import writer
 
     outputs = {r.path: r.output for r in done.changed if r.output is not None}
+    there = [path for path in paths if os.path.exists(path)]
+    if not there:
+        return
     try:
-        writer.copy_tree([p for p in paths if os.path.exists(p)], out_dir, outputs)
+        writer.copy_tree(there, out_dir, outputs)
     except writer.WriteError as error:
         raise Refused(f"--out-dir {error}") from error
     done.notes.append(f"the migrated copy is in {out_dir}")

@@ -122,7 +122,10 @@ class Tree(Facts):
         """Where the generated code stands in the file; None where that is not certain."""
         code = "".join(state.tokens)
         at = 0 if self._parsable.startswith(code) else self._parsable.find(f"\n{code}") + 1
-        twice = self._parsable.find(f"\n{code}", at) >= 0
+        # At the end of a file it may stand without its newline.
+        bare = code.rstrip("\r\n")
+        at_end = bare != code and self._parsable.endswith(f"\n{bare}")
+        twice = at_end or self._parsable.find(f"\n{code}", at) >= 0
         if not twice and (at or self._parsable.startswith(code)):
             return at
         if self._chunks is None:
@@ -131,9 +134,11 @@ class Tree(Facts):
         if start is None:
             return None
         shift = start - state.inner[id(chunk)][0]
-        # The last line of a file may have no newline.
-        at_end = self._parsable[shift:] == code.rstrip("\r\n")
-        return shift if at_end or self._parsable.startswith(code, shift) else None
+        return (
+            shift
+            if self._parsable[shift:] == bare or self._parsable.startswith(code, shift)
+            else None
+        )
 
     def _split(self) -> dict[int, int]:
         """Where the statements of the file and of its classes begin.
