@@ -332,6 +332,13 @@ def test_stale_marker_is_reported_and_removed() -> None:
         assert run(source, mode).status is Status.CLEAN
 
 
+def test_stale_marker_stays_without_todo() -> None:
+    source = b"# TODO(xla2tpu): XLA520 Do it.\nx = 1\n"
+    result = engine.run_source(source, "a.py", Settings(mode=Mode.MIGRATE, todo=False))
+    assert result.output is None
+    assert [(f.rule, f.applied) for f in result.findings] == [("XLA096", False)]
+
+
 def test_marker_of_a_place_that_is_left_stays() -> None:
     source = f"{XM}\n{STALE}{MANUAL}"
     assert [f.rule for f in run(source).findings] == ["XLA501"]

@@ -150,3 +150,15 @@ def test_local_name_elsewhere_is_not_followed(tmp_path: Path) -> None:
     run = Run(tmp_path, files)
     assert run.results["run.py"].findings == []
     assert run.after["run.py"] == files["run.py"]
+
+
+def test_folders_that_are_no_packages(tmp_path: Path) -> None:
+    """Without a mark of a project only packages are searched, and all files of the run."""
+    files = {
+        "lib/device.py": XM,
+        "lib/sub/train.py": "from lib.device import xm\n\nxm.optimizer_step(opt)\n",
+    }
+    run = Run(tmp_path, files)
+    assert run.after == files
+    assert run.left("lib/device.py") == [("XLA001", "imported-elsewhere")]
+    assert run.left("lib/sub/train.py") == [("XLA501", "whole-program")]

@@ -138,6 +138,8 @@ class Findings:
         fixable = {self.markers.marked_line(s.node): s for s in self.it.reported}
         found = []
         lines = self.it.plan.lines
+        mode = self.it.settings.mode
+        applied = mode is Mode.FIX or (mode is Mode.MIGRATE and self.it.settings.todo)
         for line, code in self.it.comments.markers.items():
             below = line + 1
             while below in self.it.comments.markers:
@@ -157,7 +159,7 @@ class Findings:
                 self._at(
                     rule, start + indent, start + len(lines.content(line - 1)), code, False, False,
                     Applicability.SAFE, rule.message.replace("{api}", code), rule.advice, None,
-                    self.it.settings.mode is not Mode.CHECK, False, fix, rule.effort,
+                    applied, False, fix, rule.effort,
                 )
             )  # fmt: skip
         return found

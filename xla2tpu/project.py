@@ -117,13 +117,17 @@ class Project:
         self._plain[os.path.abspath(path)] = b"torch_xla" not in data
 
     def python_files(self) -> Iterator[str]:
-        """The Python files below the root, in a stable order."""
+        """The Python files below the root, in a stable order, and all that the run has read."""
+        noted = {f for f in self._plain if f.startswith(os.path.join(self.root, ""))}
         marked = any(os.path.exists(os.path.join(self.root, mark)) for mark in _MARKS)
         for folder, folders, files in os.walk(self.root):
             folders[:] = sorted(f for f in folders if self._is_searched(folder, f, marked))
             for name in sorted(files):
                 if name.endswith(".py"):
-                    yield os.path.join(folder, name)
+                    path = os.path.join(folder, name)
+                    noted.discard(path)
+                    yield path
+        yield from sorted(noted)
 
     @staticmethod
     def _is_searched(folder: str, name: str, marked: bool) -> bool:
