@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xla2tpu import prefilter
+from xla2tpu.inhouse import NOTHING, InHouse
 from xla2tpu.model import FileResult, Mode, Settings, Status
 from xla2tpu.project import Project, find_root, project_of
 
@@ -49,10 +50,11 @@ def run_project(
             _tell(progress)
             continue
         root = settings.root or find_root(path)
-        project = projects[root] = project_of(root)
+        in_house = _in_house(settings.rule_files)
+        project = projects[root] = project_of(root, in_house)
         project.note(path, data)
         job = (path, replace(settings, root=root))
-        if prefilter.interesting(data):
+        if prefilter.interesting(data) or in_house.mentioned(data):
             matter.append(job)
         else:
             waiting.append(job)
@@ -75,6 +77,15 @@ def run_project(
             _release(matter, projects, results)
     ordered = [results[path] for path, _ in files]
     return [*ordered, *_helper_modules(matter, results)]
+
+
+def _in_house(rule_files: tuple[str, ...]) -> InHouse:
+    """The names that the rules of these files cover outside torch_xla."""
+    if not rule_files:
+        return NOTHING
+    from xla2tpu.rules import load_rules
+
+    return load_rules(rule_files).in_house
 
 
 def _tell(progress: Progress | None) -> None:

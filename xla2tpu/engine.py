@@ -53,7 +53,8 @@ def run_source(
     its top that no other file will import any longer. Never raises for bad source.
     """
     if project is None:
-        project = project_of(settings.root or find_root(path))
+        in_house = load_rules(settings.rule_files).in_house
+        project = project_of(settings.root or find_root(path), in_house)
     # Trees are large and short-lived: collecting while they stand costs more than parsing them.
     with paused_gc():
         result = _run_once(data, path, settings, project, released)

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from xla2tpu.inhouse import NOTHING, PACKAGES, InHouse
+
 if TYPE_CHECKING:
     import ast
 
-PACKAGES = ("torch_xla", "torch_xla_py")
 _IMPORT_LINE = re.compile(
     rb"^([ \t]*)(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]*)"
     rb"|import[ \t]+([\w., \t]+))",
@@ -36,12 +37,14 @@ def imports_at_top(data: bytes) -> bool:
     return any(m.startswith("torch_xla") for m, _ in import_lines(data, everywhere=False))
 
 
-def direct_names(data: bytes) -> set[str]:
-    """The names at the top of a file that are torch_xla's, as its import lines say."""
+def direct_names(data: bytes, in_house: InHouse = NOTHING) -> set[str]:
+    """The names at the top of a file that are torch_xla's or in-house, as its imports say."""
     names: set[str] = set()
     for module, imported in import_lines(data, everywhere=False):
         if module.startswith(PACKAGES):
             names.update(local for _, local in imported)
+        else:
+            names.update(local for name, local in imported if in_house.imported(module, name))
     # ``xm = torch_xla.core.xla_model``: an alias at the top counts as well.
     for match in _ALIAS.finditer(data) if names else ():
         if match[2].decode() in names:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from xla2tpu.names import Names, is_torch_xla
+from xla2tpu.inhouse import is_torch_xla
+from xla2tpu.names import Names
 from xla2tpu.scopes import Binding, Scope
 from xla2tpu.sites import Site
 from xla2tpu.tree import Tree

@@ -114,7 +114,7 @@ class Literals:
             return site
         for name in re.findall(r"(?<![\w.])[A-Za-z_]\w*", value):
             meaning = self.builder.names.name(name, scope)
-            if meaning.torch_xla:
+            if self.builder.names.is_ours(meaning.path):
                 site = self._simple(
                     "string-reference", node, meaning.path or name, scope, "annotation"
                 )

@@ -11,7 +11,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
-from xla2tpu.exports import PACKAGES, Module, direct_names, exports_of, import_lines
+from xla2tpu.exports import Module, direct_names, exports_of, import_lines
+from xla2tpu.inhouse import NOTHING, PACKAGES, InHouse, is_torch_xla
 
 _MARKS = (".git", "pyproject.toml", "setup.cfg", "setup.py", ".xla2tpu.toml", ".hg")
 _SKIPPED = frozenset(
@@ -74,16 +75,25 @@ def find_root(path: str) -> str:
 
 
 @functools.lru_cache(maxsize=8)
-def project_of(root: str) -> Project:
+def project_of(root: str, in_house: InHouse = NOTHING) -> Project:
     """The names of a project; its files are read once in a process."""
-    return Project(root)
+    return Project(root, in_house=in_house)
 
 
 class Project:
-    """Reads the files below ``root`` for names; ``buffers`` overrides files by unsaved text."""
+    """Reads the files below ``root`` for names; ``buffers`` overrides files by unsaved text.
 
-    def __init__(self, root: str, buffers: dict[str, bytes] | None = None) -> None:
+    Names that are ``in_house`` are followed as torch_xla's are.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        buffers: dict[str, bytes] | None = None,
+        in_house: InHouse = NOTHING,
+    ) -> None:
         self.root = os.path.abspath(root)
+        self.in_house = in_house
         self.buffers = buffers or {}
         self._modules: dict[str, Module | None] = {}
         self._files: dict[tuple[str, str], str | None] = {}
@@ -114,7 +124,10 @@ class Project:
 
     def note(self, path: str, data: bytes) -> None:
         """Take note of a file that was read anyway, so that `hints` need not read it again."""
-        self._plain[os.path.abspath(path)] = b"torch_xla" not in data
+        self._plain[os.path.abspath(path)] = not self._may_bind(data)
+
+    def _may_bind(self, data: bytes) -> bool:
+        return b"torch_xla" in data or self.in_house.mentioned(data)
 
     def python_files(self) -> Iterator[str]:
         """The Python files below the root, in a stable order, and all that the run has read."""
@@ -197,8 +210,9 @@ class Project:
 
     def canonical(self, path: str, importer: str) -> str | None:
         """The torch_xla path behind a dotted path as ``importer`` writes it, None for none."""
-        hinted = self._hints is not None and not path.startswith(PACKAGES)
-        if hinted and self._names.isdisjoint(path.split(".")):
+        if is_torch_xla(path) or self.in_house.covers(path):
+            return path
+        if self._hints is not None and self._names.isdisjoint(path.split(".")):
             return None
         key = (path, os.path.dirname(importer))
         if key not in self._answers:
@@ -209,8 +223,6 @@ class Project:
     def _lead(self, path: str, importer: str) -> str | None:
         dots = len(path) - len(path.lstrip("."))
         parts = path.lstrip(".").split(".")
-        if not dots and parts[0] in PACKAGES:
-            return path
         if not dots and self.module_file(parts[0], importer) is None:
             return None
         for length in range(len(parts) - 1, -1, -1):
@@ -222,9 +234,22 @@ class Project:
                 continue
             if not file.endswith(".py"):
                 return None
+            if self.in_house:
+                whole = ".".join([self._dotted(file), *parts[length:]])
+                if self.in_house.covers(whole):
+                    return whole
             targets = self._exported(file, parts[length], parts[length + 1 :])
             return targets.pop() if len(targets) == 1 else None
         return None
+
+    def _dotted(self, file: str) -> str:
+        """The absolute dotted name of a module of the project."""
+        folder, name = os.path.split(file.removesuffix(".py"))
+        parts = [] if name == "__init__" else [name]
+        while "__init__.py" in self._entries(folder) and folder != self.root:
+            folder, name = os.path.split(folder)
+            parts.insert(0, name)
+        return ".".join(parts)
 
     def _exported(self, file: str, name: str, rest: list[str]) -> set[str]:
         """The torch_xla paths behind ``name.rest`` of a file; empty unless all lead there."""
@@ -350,11 +375,9 @@ class Project:
                 if self._plain.get(file):
                     continue
                 data = self.read(file)
-                if data is None:
+                if data is None or not self._may_bind(data):
                     continue
-                if b"torch_xla" not in data:
-                    continue
-                direct = direct_names(data)
+                direct = direct_names(data, self.in_house)
                 if direct:
                     names |= direct
                     stems.add(_stem(file))
