@@ -64,12 +64,20 @@ class Configs:
         self._explicit = None if explicit is None else load(explicit, required=True)
         self._by_folder: dict[str, Config] = {}
         self._roots: dict[str, str | None] = {}
+        self._folders: dict[str, str] = {}
 
     def of(self, path: str) -> Config:
         """The configuration of a file. Raises `ConfigError`."""
         if self._explicit is not None:
             return self._explicit
-        return self._of_folder(os.path.dirname(os.path.abspath(path)))
+        return self._of_folder(self._folder(path))
+
+    def _folder(self, path: str) -> str:
+        """The absolute folder of a file, worked out once for all of its files."""
+        folder = os.path.dirname(path)
+        if folder not in self._folders:
+            self._folders[folder] = os.path.abspath(folder)
+        return self._folders[folder]
 
     def _of_folder(self, folder: str) -> Config:
         found = self._by_folder.get(folder)
@@ -86,7 +94,7 @@ class Configs:
         """The project's folder: the nearest with a mark of one, else ``tree`` where the file was
         found, else the folder above its top package.
         """
-        folder = os.path.dirname(os.path.abspath(path))
+        folder = self._folder(path)
         marked = self._marked(folder)
         if marked is not None:
             return marked

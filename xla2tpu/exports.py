@@ -21,6 +21,8 @@ _IMPORT_LINE = re.compile(
 )
 _COLUMN_0 = re.compile(rb"^[^\s#)\]}]", re.M)
 _ALIAS = re.compile(rb"^([A-Za-z_]\w*)[ \t]*=[ \t]*(?:getattr\()?([A-Za-z_]\w*)", re.M)
+# The module, and the names taken from it with what they are bound to.
+ImportLine = tuple[str, list[tuple[str | None, str]]]
 _OPENER = re.compile(rb"(try|except|finally|if|elif|else|with)\b")
 
 
@@ -52,9 +54,7 @@ def direct_names(data: bytes, in_house: InHouse = NOTHING) -> set[str]:
     return names - {"*"}
 
 
-def import_lines(
-    data: bytes, everywhere: bool
-) -> Iterator[tuple[str, list[tuple[str | None, str]]]]:
+def import_lines(data: bytes, everywhere: bool) -> Iterator[ImportLine]:
     """The imports of a file by their text: the module, and names with what they are bound to.
 
     The name is None where the module itself is imported.

@@ -71,7 +71,10 @@ def groups_of(tree: Tree, names: Names) -> list[Group]:
         group.fixed = group.name in declared
         if group.scope.kind == "class":
             # Seen from outside as an attribute of the class.
-            group.loads += attributes_named(tree, group.name)
+            if group.torch_xla:
+                group.loads += attributes_named(tree, group.name)
+            else:
+                group.fixed = True
     return list(found.values())
 
 

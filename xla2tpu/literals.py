@@ -32,10 +32,12 @@ _PRINTERS = frozenset(
 _XLA = re.compile(r"xla(:(\d+|%[sd]|\{\w*\})?)?\Z")
 _RENDEZVOUS = re.compile(r"(xla|pjrt)://")
 _OPENXLA = frozenset({"openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_once"})
-_GUARD_NAMES = re.compile(
-    r"(?:^|\.)(is_torch_(xla|tpu)_available|is_tpu_available|_?(TORCH_)?XLA_AVAILABLE"
-    r"|_TPU_AVAILABLE|has_xla_support|is_xla_available|_XLA_GREATER_EQUAL_\w+)$"
+_GUARDS = (
+    r"(is_torch_(xla|tpu)_available|is_tpu_available|_?(TORCH_)?XLA_AVAILABLE"
+    r"|_TPU_AVAILABLE|has_xla_support|is_xla_available|_XLA_GREATER_EQUAL_\w+)"
 )
+_GUARD_NAMES = re.compile(rf"(?:^|\.){_GUARDS}$")
+_DOTTED_GUARDS = re.compile(rf"\.[\s\\]*{_GUARDS}\b")
 
 
 class Literals:
@@ -282,6 +284,8 @@ class Literals:
 
     def _dotted_guards(self, rule: Rule) -> Iterator[Site]:
         """``transformers.is_torch_xla_available()`` through a module."""
+        if not _DOTTED_GUARDS.search(self.tree.text):
+            return
         for name in self.tree.loads:
             for load, scope in self.tree.loads[name]:
                 node: cst.BaseExpression = load

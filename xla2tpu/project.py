@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
-from xla2tpu.exports import Module, direct_names, exports_of, import_lines
+from xla2tpu.exports import ImportLine, Module, direct_names, exports_of, import_lines
 from xla2tpu.inhouse import NOTHING, PACKAGES, InHouse, is_torch_xla
 
 _MARKS = (".git", "pyproject.toml", "setup.cfg", "setup.py", ".xla2tpu.toml", ".hg")
@@ -57,6 +57,11 @@ _OTHER_IMPORT = re.compile(
 )
 
 
+# A run reads all of its files before names are followed: up to so much is not read again.
+_KEPT_BYTES = 48 << 20
+_WORD = re.compile(rb"\w")
+
+
 def find_root(path: str) -> str:
     """The folder of the project that a file belongs to: the nearest with a project's mark.
 
@@ -95,6 +100,9 @@ class Project:
         self.root = os.path.abspath(root)
         self.in_house = in_house
         self.buffers = buffers or {}
+        # Texts of files that `hints` is going to need.
+        self._texts: dict[str, bytes] = {}
+        self._kept = 0
         self._modules: dict[str, Module | None] = {}
         self._files: dict[tuple[str, str], str | None] = {}
         self._answers: dict[tuple[str, str], str | None] = {}
@@ -103,6 +111,7 @@ class Project:
         self._plain: dict[str, bool] = {}
         self._handing: list[str] = []
         self._handing_set: frozenset[str] | None = None
+        self._lines: dict[str, tuple[bytes, list[ImportLine]]] = {}
         self._listings: dict[str, frozenset[str]] = {}
         self._names: frozenset[str] = frozenset()
         self._hints: tuple[tuple[bytes, ...], re.Pattern[bytes]] | None = None
@@ -114,6 +123,8 @@ class Project:
         """The bytes of a file, None where it cannot be read."""
         if path in self.buffers:
             return self.buffers[path]
+        if path in self._texts:
+            return self._texts[path]
         if not os.path.isfile(path):
             return None
         try:
@@ -124,7 +135,11 @@ class Project:
 
     def note(self, path: str, data: bytes) -> None:
         """Take note of a file that was read anyway, so that `hints` need not read it again."""
-        self._plain[os.path.abspath(path)] = not self._may_bind(data)
+        real = os.path.abspath(path)
+        self._plain[real] = not self._may_bind(data)
+        if self._hints is None and self._kept < _KEPT_BYTES:
+            self._texts[real] = data
+            self._kept += len(data)
 
     def _may_bind(self, data: bytes) -> bool:
         return b"torch_xla" in data or self.in_house.mentioned(data)
@@ -384,9 +399,14 @@ class Project:
             known = -1
             while stems and known != len(names) + len(stems):
                 known = len(names) + len(stems)
-                pattern = _words(names)
-                self._handing = [f for f in files if self._hands_on(f, names, stems, pattern)]
+                marks = [os.fsencode(s) for s in stems]
+                self._handing = [
+                    f for f in files
+                    if (data := self.read(f)) is not None and any(m in data for m in marks)
+                    and self._hands_on(f, data, names, stems, _words(names))
+                ]  # fmt: skip
             self._names = frozenset(names)
+            self._texts.clear()
             self._hints = tuple(os.fsencode(s) for s in sorted(stems)), _words(names)
         return self._hints
 
@@ -398,12 +418,14 @@ class Project:
         return os.path.abspath(path) in self._handing_set
 
     def _hands_on(
-        self, file: str, names: set[str], stems: set[str], pattern: re.Pattern[bytes]
+        self,
+        file: str,
+        data: bytes,
+        names: set[str],
+        stems: set[str],
+        pattern: re.Pattern[bytes],
     ) -> bool:
         """Whether a file may import the names; adds those that it binds at its top."""
-        data = self.read(file)
-        if data is None or not any(os.fsencode(s) in data for s in stems):
-            return False
         named = any(n.encode() in data for n in names) and pattern.search(data) is not None
         # A package may hand on a module under a name, without naming anything in it.
         if not named and os.path.basename(file) != "__init__.py":
@@ -431,7 +453,7 @@ class Project:
         found: set[str] = set()
         if os.path.abspath(path) == real:
             return found
-        for module, names in import_lines(data, everywhere=True):
+        for module, names in self._import_lines(path, data):
             for name, local in names:
                 if name is None:
                     base = module if local != module.split(".")[0] else local
@@ -444,18 +466,25 @@ class Project:
                         found.add(name)
                     inner = f"{module}{'' if module.endswith('.') else '.'}{name}"
                     found |= self._attributes(data, local, inner, real, path)
-        stem = re.escape(os.fsencode(_stem(real)))
-        for match in re.finditer(rb"[\"'][\w.]*\b" + stem + rb"\.(\w+)", data):
-            found.add(match[1].decode())
+        stem = os.fsencode(_stem(real)) + b"."
+        if stem in data:
+            for match in re.finditer(rb"[\"'][\w.]*\b" + re.escape(stem) + rb"(\w+)", data):
+                found.add(match[1].decode())
         return found
+
+    def _import_lines(self, path: str, data: bytes) -> list[ImportLine]:
+        """The imports of a file, read once for each text of it."""
+        kept = self._lines.get(path)
+        if kept is None or kept[0] != data:
+            kept = self._lines[path] = data, list(import_lines(data, everywhere=True))
+        return kept[1]
 
     def _attributes(self, data: bytes, local: str, base: str, real: str, path: str) -> set[str]:
         """The names taken from ``real`` through ``local``, which stands for ``base``."""
         found: set[str] = set()
-        if self.module_of(base, path) is None:
+        if local.encode() + b"." not in data or self.module_of(base, path) is None:
             return found
-        pattern = re.compile(rb"\b" + local.encode() + rb"((?:\.\w+)+)")
-        for uses in {m[1] for m in pattern.finditer(data)}:
+        for uses in _chains(local, data):
             parts = uses.decode().strip(".").split(".")
             for length in range(len(parts)):
                 whole = ".".join([base, *parts[:length]])
@@ -498,8 +527,18 @@ def _stem(file: str) -> str:
     return os.path.basename(os.path.dirname(file)) if stem == "__init__" else stem
 
 
+def _chains(name: str, data: bytes) -> set[bytes]:
+    """What follows a name with its dots, wherever it is used in a text: ``b".a.b"``."""
+    # A pattern that begins with literal text is found many times as fast as one with `\b`.
+    pattern = re.compile(re.escape(name.encode()) + rb"((?:\.\w+)+)")
+    return {
+        m[1] for m in pattern.finditer(data) if not (m.start() and _WORD.match(data, m.start() - 1))
+    }
+
+
 def _has_word(data: bytes, name: str) -> bool:
-    return re.search(rb"\b" + name.encode() + rb"\b", data) is not None
+    word = name.encode()
+    return word in data and re.search(rb"\b" + word + rb"\b", data) is not None
 
 
 def _words(names: Iterable[str]) -> re.Pattern[bytes]:

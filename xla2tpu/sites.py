@@ -264,6 +264,11 @@ class References:
                     return
                 node, path, aliased = parent, f"{path}.{parent.attr.value}", False
                 parent = self.tree.parent(node)
+                covered = self.rules.lookup(path)
+                if meaning.ambiguous and covered and covered[1].path.endswith(".*"):
+                    # `model.train()`, where a model is wrapped on one path only: the wrapping
+                    # is the reference, and nothing tells that this is one too.
+                    return
                 break
             if path not in self.modules:
                 break
