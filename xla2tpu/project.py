@@ -105,6 +105,7 @@ class Project:
         self._kept = 0
         self._modules: dict[str, Module | None] = {}
         self._files: dict[tuple[str, str], str | None] = {}
+        self._meant: dict[tuple[str, str], str | None] = {}
         self._answers: dict[tuple[str, str], str | None] = {}
         self._leads: dict[str, frozenset[str]] = {}
         self._importers: dict[str, dict[str, set[str]]] = {}
@@ -330,6 +331,12 @@ class Project:
 
     def module_of(self, path: str, importer: str) -> str | None:
         """The project file that a dotted path means, through names that stand for modules too."""
+        key = (path, os.path.dirname(importer))
+        if key not in self._meant:
+            self._meant[key] = self._module_of(path, importer)
+        return self._meant[key]
+
+    def _module_of(self, path: str, importer: str) -> str | None:
         file = self.module_file(path, importer)
         if file is not None or not path.strip("."):
             return file
@@ -397,13 +404,16 @@ class Project:
                     names |= direct
                     stems.add(_stem(file))
             known = -1
+            tried: set[str] = set()
+            holding: set[str] = set()
             while stems and known != len(names) + len(stems):
                 known = len(names) + len(stems)
-                marks = [os.fsencode(s) for s in stems]
+                marks = [os.fsencode(s) for s in stems - tried]
+                tried |= stems
+                holding |= {f for f in files if f not in holding and self._holds(f, marks)}
                 self._handing = [
                     f for f in files
-                    if (data := self.read(f)) is not None and any(m in data for m in marks)
-                    and self._hands_on(f, data, names, stems, _words(names))
+                    if f in holding and self._hands_on(f, names, stems, _words(names))
                 ]  # fmt: skip
             self._names = frozenset(names)
             self._texts.clear()
@@ -417,15 +427,15 @@ class Project:
             self._handing_set = frozenset(self._handing)
         return os.path.abspath(path) in self._handing_set
 
+    def _holds(self, file: str, marks: list[bytes]) -> bool:
+        data = self.read(file)
+        return data is not None and any(m in data for m in marks)
+
     def _hands_on(
-        self,
-        file: str,
-        data: bytes,
-        names: set[str],
-        stems: set[str],
-        pattern: re.Pattern[bytes],
+        self, file: str, names: set[str], stems: set[str], pattern: re.Pattern[bytes]
     ) -> bool:
         """Whether a file may import the names; adds those that it binds at its top."""
+        data = self.read(file) or b""
         named = any(n.encode() in data for n in names) and pattern.search(data) is not None
         # A package may hand on a module under a name, without naming anything in it.
         if not named and os.path.basename(file) != "__init__.py":
@@ -482,7 +492,7 @@ class Project:
     def _attributes(self, data: bytes, local: str, base: str, real: str, path: str) -> set[str]:
         """The names taken from ``real`` through ``local``, which stands for ``base``."""
         found: set[str] = set()
-        if local.encode() + b"." not in data or self.module_of(base, path) is None:
+        if self.module_of(base, path) is None or local.encode() + b"." not in data:
             return found
         for uses in _chains(local, data):
             parts = uses.decode().strip(".").split(".")
