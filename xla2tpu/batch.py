@@ -245,8 +245,11 @@ def _helper_module(root: str, module: str, names: list[str], rules: RuleSet) -> 
     result = FileResult(path, Status.CLEAN, source=data)
     try:
         output = updated(data or b"", names, rules)
-    except (SyntaxError, ValueError) as error:
+    except SyntaxError as error:
         result.status, result.error = Status.ERROR, f"not valid Python: {error}"
+        return result
+    except ValueError as error:
+        result.status, result.error = Status.ERROR, str(error)
         return result
     if output != data:
         result.output = output

@@ -408,7 +408,9 @@ class Project:
             holding: set[str] = set()
             while stems and known != len(names) + len(stems):
                 known = len(names) + len(stems)
-                marks = [os.fsencode(s) for s in stems - tried]
+                # `trainer` is found wherever `trainer_utils` is.
+                new = [s for s in stems - tried if not any(t in s and t != s for t in stems)]
+                marks = [os.fsencode(s) for s in new]
                 tried |= stems
                 holding |= {f for f in files if f not in holding and self._holds(f, marks)}
                 self._handing = [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -23,10 +26,9 @@ def execute(
     stdin_filename: str | None = None,
 ) -> NoReturn:
     """Run, report, and exit; a failure of the tool itself has the exit status 2 as well."""
-    if request.mode is not Mode.CHECK:
-        _end_cleanly_when_told()
     try:
-        status = _run(request, common, stdin, stdin_filename)
+        with _ending_cleanly():
+            status = _run(request, common, stdin, stdin_filename)
     except KeyboardInterrupt:
         click.echo("xla2tpu: interrupted", err=True)
         sys.exit(130)
@@ -46,6 +48,7 @@ def execute(
 def _run(request: Request, common: dict[str, Any], stdin: bool, stdin_filename: str | None) -> int:
     # `check --fix -` has the new text on stdout.
     filters = stdin and request.mode is Mode.FIX and not request.diff
+    _try_report(common["report"])
     try:
         if stdin:
             data = sys.stdin.buffer.read()
@@ -70,8 +73,11 @@ def _print(run: Run, common: dict[str, Any], err: bool) -> None:
 
         patch = diff.render(run)
         raw(diff.coloured(patch) if coloured(common["color"], sys.stdout) else patch)
-        for result in run.errors:
-            click.echo(f"{result.path}: error: {result.error}", err=True)
+        for result in run.results:
+            if result.error is not None:
+                click.echo(f"{result.path}: error: {result.error}", err=True)
+            elif result.held_back is not None:
+                click.echo(f"{result.path}: left as it is: {result.held_back}", err=True)
         err = True
     elif output_format == "json":
         from xla2tpu.report import json_
@@ -110,6 +116,19 @@ def _print(run: Run, common: dict[str, Any], err: bool) -> None:
         if coloured(common["color"], stream):
             first = click.style(first, bold=True)
         out("".join(line + "\n" for line in (first, *rest)), err or for_programs)
+
+
+def _try_report(file: str | None) -> None:
+    """Stop before anything is written where the report could not be."""
+    if file is None:
+        return
+    folder = os.path.dirname(file) or "."
+    if os.path.isdir(file):
+        die(f"--report {file}: is a folder")
+    if not os.path.isdir(folder):
+        die(f"--report {file}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        die(f"--report {file}: the folder cannot be written to")
 
 
 def _write_report(run: Run, file: str | None) -> None:
@@ -154,11 +173,20 @@ def _progress(total: int) -> Progress:
     return step
 
 
-def _end_cleanly_when_told() -> None:
+@contextlib.contextmanager
+def _ending_cleanly() -> Iterator[None]:
     """Let a termination unwind, so that no temporary file is left behind."""
     import signal
+    import threading
 
     def stop(number: int, _: object) -> NoReturn:
         sys.exit(128 + number)
 
-    signal.signal(signal.SIGTERM, stop)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
