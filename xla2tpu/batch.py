@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from xla2tpu import prefilter
 from xla2tpu.inhouse import NOTHING, InHouse
 from xla2tpu.model import FileResult, Mode, Settings, Status
-from xla2tpu.project import Project, find_root, project_of
+from xla2tpu.project import Project, find_root, forget, project_of
 
 if TYPE_CHECKING:
     from xla2tpu.rules import RuleSet
@@ -38,7 +38,7 @@ def run_project(
     the same run. Results come in the order of the files; the ``--helpers-module`` is an extra
     one at the end.
     """
-    project_of.cache_clear()
+    forget()
     projects: dict[str, Project] = {}
     results: dict[str, FileResult] = {}
     matter: list[Job] = []

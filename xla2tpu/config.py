@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from xla2tpu.patterns import matches
+from xla2tpu.project import unmarked_root
 
 FILE_NAMES = (".xla2tpu.toml", "pyproject.toml")
 DEVICES = ("tpu", "accelerator")
@@ -65,6 +66,7 @@ class Configs:
         self._by_folder: dict[str, Config] = {}
         self._roots: dict[str, str | None] = {}
         self._folders: dict[str, str] = {}
+        self._unmarked: dict[str, str] = {}
 
     def of(self, path: str) -> Config:
         """The configuration of a file. Raises `ConfigError`."""
@@ -91,18 +93,18 @@ class Configs:
         return found
 
     def root(self, path: str, tree: str | None) -> str:
-        """The project's folder: the nearest with a mark of one, else ``tree`` where the file was
-        found, else the folder above its top package.
+        """The project's folder: the nearest with a mark of one, else what `unmarked_root` makes
+        of ``tree`` where the file was found, or of the file's own folder.
         """
         folder = self._folder(path)
         marked = self._marked(folder)
         if marked is not None:
             return marked
         if tree is not None:
-            return os.path.abspath(tree)
-        while os.path.exists(os.path.join(folder, "__init__.py")):
-            folder = os.path.dirname(folder)
-        return folder
+            folder = os.path.abspath(tree)
+        if folder not in self._unmarked:
+            self._unmarked[folder] = unmarked_root(folder)
+        return self._unmarked[folder]
 
     def _marked(self, folder: str) -> str | None:
         if folder not in self._roots:

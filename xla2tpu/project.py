@@ -57,6 +57,8 @@ _OTHER_IMPORT = re.compile(
 )
 
 
+_IMPORTED = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.M)
+_SCRIPTS, _SCRIPT_BYTES = 200, 1 << 20
 # A run reads all of its files before names are followed: up to so much is not read again.
 _KEPT_BYTES = 48 << 20
 _WORD = re.compile(rb"\w")
@@ -65,7 +67,7 @@ _WORD = re.compile(rb"\w")
 def find_root(path: str) -> str:
     """The folder of the project that a file belongs to: the nearest with a project's mark.
 
-    Without one, the folder above the file's outermost package.
+    Without one, `unmarked_root` of the file's folder.
     """
     folder = above = os.path.dirname(os.path.abspath(path))
     while True:
@@ -74,15 +76,54 @@ def find_root(path: str) -> str:
         if os.path.dirname(above) == above:
             break
         above = os.path.dirname(above)
+    return unmarked_root(folder)
+
+
+def unmarked_root(folder: str) -> str:
+    """The project's folder where nothing marks one: that above the outermost package.
+
+    One more where scripts beside the folder import from it by its name, as they may without
+    an ``__init__.py``.
+    """
     while os.path.exists(os.path.join(folder, "__init__.py")) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
-    return folder
+    above, name = os.path.split(folder)
+    return above if name in _packages_used_in(above) else folder
+
+
+@functools.lru_cache(maxsize=64)
+def _packages_used_in(folder: str) -> frozenset[str]:
+    """The first words of all imports in the Python files right in a folder."""
+    found: set[bytes] = set()
+    for text in _scripts_in(folder):
+        found.update(m[1] for m in _IMPORTED.finditer(text))
+    return frozenset(name.decode() for name in found)
+
+
+def _scripts_in(folder: str) -> Iterator[bytes]:
+    """The texts of the Python files right in a folder; it may be any folder, so not too many."""
+    try:
+        names = sorted(n for n in os.listdir(folder) if n.endswith(".py"))[:_SCRIPTS]
+    except OSError:
+        return
+    for name in names:
+        try:
+            with open(os.path.join(folder, name), "rb") as handle:
+                yield handle.read(_SCRIPT_BYTES)
+        except OSError:
+            continue
 
 
 @functools.lru_cache(maxsize=8)
 def project_of(root: str, in_house: InHouse = NOTHING) -> Project:
     """The names of a project; its files are read once in a process."""
     return Project(root, in_house=in_house)
+
+
+def forget() -> None:
+    """Read all files anew from now on."""
+    project_of.cache_clear()
+    _packages_used_in.cache_clear()
 
 
 class Project:
@@ -149,8 +190,13 @@ class Project:
         """The Python files below the root, in a stable order, and all that the run has read."""
         noted = {f for f in self._plain if f.startswith(os.path.join(self.root, ""))}
         marked = any(os.path.exists(os.path.join(self.root, mark)) for mark in _MARKS)
+        # Scripts may import from a folder beside them that is no package.
+        near = set() if marked else _packages_used_in(self.root)
         for folder, folders, files in os.walk(self.root):
-            folders[:] = sorted(f for f in folders if self._is_searched(folder, f, marked))
+            folders[:] = sorted(
+                f for f in folders
+                if self._is_searched(folder, f, marked or (folder == self.root and f in near))
+            )  # fmt: skip
             for name in sorted(files):
                 if name.endswith(".py"):
                     path = os.path.join(folder, name)
