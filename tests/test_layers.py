@@ -22,7 +22,7 @@ LAYERS = {
     "importsites match edits vanished layout deletions helpertexts placing plan",
     "transforms": "transforms",
     "engine": "analysis markers findings engine helpersmodule exampleruns",
-    "running": "config discover writer batch runner",
+    "running": "config discover writer batch runner baseline",
     "report": "report",
     "commands": "commands cli __main__ docs",
 }

@@ -66,7 +66,7 @@ class Findings:
             rule.code, rule.name, first + 1, start - lines.starts[first] + 1,
             last + 1, end - lines.starts[last] + 1, span.start, span.end,
             api, counts, blocks, applicability, effort, message, advice,
-            reason, applied, suppressed, fix,
+            reason, applied, suppressed, False, fix,
         )  # fmt: skip
 
     def _fix(self, site: Site, title: str) -> Fix | None:

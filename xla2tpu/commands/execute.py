@@ -16,6 +16,7 @@ from xla2tpu.config import ConfigError
 from xla2tpu.model import Mode
 
 if TYPE_CHECKING:
+    from xla2tpu.baseline import Baseline
     from xla2tpu.runner import Progress, Request, Run
 
 
@@ -49,6 +50,7 @@ def _run(request: Request, common: dict[str, Any], stdin: bool, stdin_filename: 
     # `check --fix -` has the new text on stdout.
     filters = stdin and request.mode is Mode.FIX and not request.diff
     _try_report(common["report"])
+    baseline = _baseline(common.get("baseline"))
     try:
         if stdin:
             data = sys.stdin.buffer.read()
@@ -58,6 +60,8 @@ def _run(request: Request, common: dict[str, Any], stdin: bool, stdin_filename: 
             run = runner.run(request, None if quiet else _progress)
     except (ConfigError, runner.Refused) as error:
         die(str(error))
+    if baseline is not None:
+        _take_baseline(baseline, run, common["write_baseline"])
     if filters:
         output = run.changed[0].output if run.changed else None
         raw(data if output is None else output)
@@ -83,10 +87,15 @@ def _print(run: Run, common: dict[str, Any], err: bool) -> None:
         from xla2tpu.report import json_
 
         out(json_.render(run), err)
-    elif output_format == "github":
-        from xla2tpu.report import github
+    elif output_format in ("github", "gitlab", "junit"):
+        import importlib
 
-        out(github.render(run), err)
+        out(importlib.import_module(f"xla2tpu.report.{output_format}").render(run), err)
+    elif output_format == "sarif":
+        from xla2tpu.commands.ruleset import rules_of
+        from xla2tpu.report import sarif
+
+        out(sarif.render(run, rules_of(common["config"])), err)
     elif common["statistics"]:
         for result in run.errors:
             click.echo(f"{result.path}: error: {result.error}", err=True)
@@ -105,7 +114,7 @@ def _print(run: Run, common: dict[str, Any], err: bool) -> None:
     if common["statistics"]:
         from xla2tpu.report import statistics_
 
-        out(statistics_.render(run), err or output_format in ("json", "github"))
+        out(statistics_.render(run), err or (for_programs and output_format != "concise"))
     if not quiet:
         for note in run.notes:
             click.echo(f"note: {note}", err=True)
@@ -116,6 +125,41 @@ def _print(run: Run, common: dict[str, Any], err: bool) -> None:
         if coloured(common["color"], stream):
             first = click.style(first, bold=True)
         out("".join(line + "\n" for line in (first, *rest)), err or for_programs)
+
+
+def _baseline(file: str | None) -> Baseline | None:
+    if file is None:
+        return None
+    from xla2tpu.baseline import Baseline, BaselineError
+
+    try:
+        return Baseline(file)
+    except BaselineError as error:
+        die(str(error))
+
+
+def _take_baseline(baseline: Baseline, run: Run, write: bool) -> None:
+    """Suppress what the baseline knows, and write it where that was asked for."""
+    if not baseline.exists and not write:
+        die(f"--baseline {baseline.file}: no such file; --write-baseline makes it")
+    baseline.accept(run.results)
+    if write:
+        from xla2tpu import writer
+
+        try:
+            writer.write(baseline.file, baseline.text().encode())
+        except writer.WriteError as error:
+            die(f"--baseline {baseline.file}: {error}")
+        if not baseline.exists:
+            from xla2tpu.baseline import Baseline
+
+            made = Baseline(baseline.file)
+            run.notes.append(f"{made.accept(run.results)} places are in the new {made.file}")
+    elif baseline.outdated():
+        run.notes.append(
+            f"{baseline.file} allows {baseline.outdated()} places that are mended: "
+            "--write-baseline lowers it"
+        )
 
 
 def _try_report(file: str | None) -> None:

@@ -16,7 +16,7 @@ EPILOG = (
     "2 wrong usage, bad configuration, or a file that could not be handled."
 )
 
-_FORMATS = ("text", "concise", "json", "github")
+_FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 
 Command = Callable[..., Any]
 
@@ -111,7 +111,7 @@ def request_of(common: dict[str, Any], **own: Any) -> Request:
         helpers_module=common["helpers_module"],
         any_hardware=common["any_hardware"],
         jobs=common["jobs"] or _cores(),
-        with_fixes=output_format in ("text", "json") or report.endswith(".json"),
+        with_fixes=output_format in ("text", "json", "sarif") or report.endswith(".json"),
         **own,
     )
 
