@@ -20,7 +20,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.M | re.S)
 COMMANDS = [line for kind, block in BLOCKS if kind == "sh" for line in block.splitlines()]
 BEFORE, AFTER = (block for kind, block in BLOCKS if kind == "python")
 # What these do is done already, or is this very run.
-NOT_RUN = ("python -m pip install ", "python -m pytest")
+NOT_RUN = ("python -m venv", "python -m pip install ", "python -m pytest")
 
 
 def run(command: str, folder: Path, scratch: Path) -> subprocess.CompletedProcess[str]:
