@@ -72,7 +72,7 @@ def test_commands(project: Path) -> None:
         assert done.returncode in (0, 1), f"{command}\n{done.stderr}"
         assert done.stdout, command
         assert "Traceback" not in done.stderr
-    assert (project / "migration.md").is_file()
+    assert (project / "migration.html").is_file()
     assert (project / "src" / "train.py").read_text() == AFTER
 
 

@@ -66,7 +66,7 @@ def _run(request: Request, common: dict[str, Any], stdin: bool, stdin_filename: 
         output = run.changed[0].output if run.changed else None
         raw(data if output is None else output)
     _print(run, common, filters)
-    _write_report(run, common["report"])
+    _write_report(run, common["report"], common["config"])
     return run.exit_status(common["exit_zero"])
 
 
@@ -175,7 +175,7 @@ def _try_report(file: str | None) -> None:
         die(f"--report {file}: the folder cannot be written to")
 
 
-def _write_report(run: Run, file: str | None) -> None:
+def _write_report(run: Run, file: str | None, config: str | None) -> None:
     if file is None:
         return
     from xla2tpu import writer
@@ -184,6 +184,11 @@ def _write_report(run: Run, file: str | None) -> None:
         from xla2tpu.report import json_
 
         text = json_.render(run)
+    elif file.endswith(".html"):
+        from xla2tpu.commands.ruleset import rules_of
+        from xla2tpu.report import html
+
+        text = html.render(run, rules_of(config))
     else:
         from xla2tpu.report import markdown
 
