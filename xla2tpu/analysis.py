@@ -60,6 +60,7 @@ class Analysis:
             lambda p: project.module_of(p, self.real) is not None,
             modules.__contains__,
             rules.in_house,
+            lambda p: project.is_doubtful(p, self.real),
         )
         naming = Naming(tree, self.names, rules, settings.helpers_module)
         self.builder = Builder(tree, self.names, rules, naming, settings, source.newline)
@@ -67,7 +68,7 @@ class Analysis:
         matcher = Matcher(tree, self.names, rules, self.builder, modules)
         self.sites = matcher.sites(references)
         self.plan = Plan(
-            tree, self.builder, self.sites, self._is_pinned,
+            tree, self.builder, self.sites, self._is_pinned, self._is_taken,
             os.path.basename(path) == "__init__.py",
         )  # fmt: skip
         self.has_imports = any(g.torch_xla for g in self.plan.groups) or any(
@@ -98,6 +99,13 @@ class Analysis:
             return False
         importers = self.project.importers(self.real)
         return bool(importers.get(name))
+
+    def _is_taken(self, name: str) -> bool:
+        """Whether another file imports a name from here that is not torch_xla's."""
+        if name in self.released or (not self.settings.root and not os.path.exists(self.real)):
+            return False
+        taken = self.project.taken(self.real)
+        return name in taken or "*" in taken
 
     def _keep_registration(self) -> None:
         """The import that registers the xla backend stays as long as the backend is named."""

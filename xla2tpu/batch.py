@@ -25,7 +25,6 @@ Progress = Callable[..., None]
 
 # Starting processes costs more than this many files.
 _FILES_FOR_A_POOL = 16
-_FILES_FOR_HINTS = 50
 _ROUNDS = 5
 
 
@@ -59,7 +58,7 @@ def run_project(
         else:
             waiting.append(job)
     for job in waiting:
-        if _leads(projects[job[1].root or ""], job[0], len(files)):
+        if _leads(projects[job[1].root or ""], job[0]):
             matter.append(job)
         else:
             _tell(progress)
@@ -93,9 +92,9 @@ def _tell(progress: Progress | None) -> None:
         progress(1)
 
 
-def _leads(project: Project, path: str, files: int) -> bool:
+def _leads(project: Project, path: str) -> bool:
     """Whether a file gets torch_xla names through the project."""
-    if files >= _FILES_FOR_HINTS and not project.may_lead(path):
+    if not project.may_lead(path):
         return False
     data = project.read(path)
     return data is not None and project.leads_somewhere(data, path)
