@@ -69,7 +69,7 @@ class _Placer:
         ]  # fmt: skip
         first_use = min((u for u in uses if u is not None), default=None)
         edits: list[Text] = []
-        module = self.plan.builder.settings.helpers_module
+        module = self.plan.builder.naming.helpers_module
         if helpers and module:
             for text in self._from_module(module, sorted(helpers)):
                 self._note(here, text, first_use)
