@@ -78,7 +78,7 @@ class Analysis:
         uses = self.has_imports or bool(references)
         self.sites += ImportSites(
             tree, rules, self.plan.groups, self._is_pinned,
-            os.path.basename(path) == "__init__.py",
+            os.path.basename(path) == "__init__.py", self.plan.is_quoted,
         ).sites()  # fmt: skip
         self.sites += Literals(tree, rules, self.builder, uses).sites()
         self._keep_registration()

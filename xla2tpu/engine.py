@@ -118,6 +118,10 @@ def _verify(
             problem = again.error
         elif again.output is not None:
             problem = "a second run would change the result"
+        elif result.status is Status.DONE and any(
+            f.counts and f.applicability is not Applicability.MANUAL for f in again.findings
+        ):
+            problem = "the result still uses what was rewritten"
     if problem is not None:
         result.output = None
         result.status = Status.ERROR

@@ -102,18 +102,22 @@ def _rest(data: bytes, at: int) -> bytes:
     return b"".join(pieces)
 
 
-def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+def top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements that run when the module is imported, those in if, try and with too."""
     import ast
 
-    for node in body:
+    # Chains of `elif` are nested: no recursion.
+    stack = list(body)[::-1]
+    while stack:
+        node = stack.pop()
         yield node
-        for name in ("body", "orelse", "finalbody"):
-            if isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
-                yield from _top_level(getattr(node, name, []))
-        if isinstance(node, ast.Try):
-            for handler in node.handlers:
-                yield from _top_level(handler.body)
+        if isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
+            inner: list[ast.stmt] = []
+            for name in ("body", "orelse", "finalbody"):
+                inner += getattr(node, name, [])
+            if isinstance(node, ast.Try):
+                inner += [s for handler in node.handlers for s in handler.body]
+            stack += inner[::-1]
 
 
 def _note(node: ast.stmt, module: Module) -> None:
@@ -191,6 +195,6 @@ def exports_of(data: bytes) -> Module | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     module = Module()
-    for node in _top_level(tree.body):
+    for node in top_level(tree.body):
         _note(node, module)
     return module

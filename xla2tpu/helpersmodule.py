@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
+from xla2tpu.exports import top_level
 from xla2tpu.rules import RuleSet
 
 _HEAD = '"""Small helpers that the move from PyTorch/XLA to TorchTPU needs."""\n'
@@ -33,7 +34,7 @@ def updated(data: bytes, names: list[str], rules: RuleSet) -> bytes:
     text = data.decode("utf-8")
     there: set[str] = set()
     imports: set[str] = set()
-    for node in _statements(ast.parse(text).body):
+    for node in top_level(ast.parse(text).body):
         for name in _bound(node):
             there.add(name)
             if name in names and not _is_helper(node, rules):
@@ -56,18 +57,6 @@ def updated(data: bytes, names: list[str], rules: RuleSet) -> bytes:
     at = _after_imports(text)
     head = "".join(lines[:at]) + "".join(f"{i}\n" for i in needed)
     return f"{head}{''.join(lines[at:]).rstrip()}\n\n\n{body}".encode()
-
-
-def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when the module is imported."""
-    for node in body:
-        yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            for inner in ast.iter_child_nodes(node):
-                if isinstance(inner, ast.ExceptHandler):
-                    yield from _statements(inner.body)
-                elif isinstance(inner, ast.stmt):
-                    yield from _statements([inner])
 
 
 def _bound(node: ast.stmt) -> Iterator[str]:

@@ -97,13 +97,15 @@ class Naming:
 
     @functools.cached_property
     def guarded_torch(self) -> cst.CSTNode | None:
-        """The import of torch, where the file has it only under an ``if`` at its top."""
+        """The import of torch, where the file has it only ``if is_torch_available():``."""
         found: cst.CSTNode | None = None
         for binding in self.tree.root.bindings.get("torch", []):
             if binding.path != "torch" or binding.statement is None:
                 return None
             found = binding.statement
-            if not any(isinstance(a, cst.If) for a in self.tree.ancestors(found)):
+            tests = [a.test for a in self.tree.ancestors(found) if isinstance(a, cst.If)]
+            # What asks for torch: any other condition has nothing to do with its being there.
+            if not any("torch" in self.tree.source(test).lower() for test in tests):
                 return None
         return found
 

@@ -72,6 +72,10 @@ class Plan:
             for name in re.findall(r"[A-Za-z_]\w*", node.value)
         }
 
+    def is_quoted(self, group: Group) -> bool:
+        """Whether an annotation in quotes uses an imported name."""
+        return (id(group.scope), group.name) in self.quoted
+
     # -- which sites, which statements -----------------------------------------------------
 
     @functools.cached_property
@@ -204,7 +208,7 @@ class Plan:
     ) -> bool:
         if group.name in uses and not group.torch_xla:
             return False
-        if group.fixed or (id(group.scope), group.name) in self.quoted:
+        if group.fixed or self.is_quoted(group):
             return False
         if not (group.loads or group.torch_xla):
             return False
