@@ -167,7 +167,7 @@ def test_what_counts(tmp_path: Path) -> None:
         (f["rule"], f["reason"]) for f in file["findings"] if f["applicability"] == "manual"
     ] == [
         ("XLA004", "uses-remain"),
-        ("XLA007", "annotation"),
+        ("XLA007", "string-reference"),
         ("XLA501", "whole-program"),
         ("XLA099", "unknown-name"),
     ]
