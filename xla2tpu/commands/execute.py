@@ -24,7 +24,7 @@ def execute(
 ) -> NoReturn:
     """Run, report, and exit; a failure of the tool itself has the exit status 2 as well."""
     if request.mode is not Mode.CHECK:
-        _end_cleanly_when_told()
+        end_cleanly_when_told()
     try:
         status = _run(request, common, stdin, stdin_filename)
     except KeyboardInterrupt:
@@ -154,7 +154,7 @@ def _progress(total: int) -> Progress:
     return step
 
 
-def _end_cleanly_when_told() -> None:
+def end_cleanly_when_told() -> None:
     """Let a termination unwind, so that no temporary file is left behind."""
     import signal
 

@@ -45,6 +45,8 @@ class _State:
         self.lock = threading.RLock()
         self.places: dict[str, str | None] = {}
         self.waiting: list[dict[str, Any]] = []
+        # Tensors whose values events that wait will ask for.
+        self.held: list[Any] = []
         self.busy = threading.local()
 
 
@@ -76,7 +78,7 @@ def _open() -> None:
     assert state is not None
     state.pid = os.getpid()
     state.lock = threading.RLock()
-    state.waiting = []
+    state.waiting, state.held = [], []
     name = os.path.join(state.folder, f"{time.time():.6f}-{state.pid}.jsonl")
     state.file = open(name, "a", encoding="utf-8")  # noqa: SIM115
     _emit({"event": "begin", "python": sys.version.split()[0], "argv": sys.argv})
@@ -110,21 +112,18 @@ def _flush(compute: bool = True) -> None:
         if lazy and not (compute and _may_compute()):
             return
         waiting, state.waiting = state.waiting, []
-        if lazy:
-            _compute_all()
+        held, state.held = state.held, []
+        _compute_all(held)
         for event in waiting:
             state.file.write(json.dumps(_plain(event)) + "\n")
         state.file.flush()
 
 
-def _compute_all() -> None:
-    """Let XLA compute all that was traced at once, not once for each value that is read.
-
-    The program's step closures still wait for its own end of the step.
-    """
+def _compute_all(held: list[Any]) -> None:
+    """Let XLA compute all that is to be read in one graph; the program's own steps stay its own."""
     bindings = getattr(sys.modules.get("torch_xla"), "_XLAC", None)
     if bindings is not None:
-        bindings._xla_step_marker(bindings._xla_get_default_device(), [], wait=False)
+        bindings._xla_sync_multi([t for t in held if t.device.type == "xla"], [])
 
 
 def _plain(value: Any) -> Any:
@@ -341,6 +340,8 @@ def _kept(tensor: Any) -> Any:
     with torch.no_grad():
         held = tensor.detach().clone()
         held = torch.view_as_real(held) if held.is_complex() else held
+    assert _state is not None
+    _state.held.append(held)
     return lambda: held.cpu().double()
 
 
@@ -412,6 +413,7 @@ class _DeviceStream:
         self.generator = torch.Generator()
         self.generator.manual_seed(SEED)
         self.saved: dict[Any, Any] = {}
+        self.mode: Any = None
 
     def seed(self, seed: int) -> None:
         self.generator.manual_seed(int(seed) % 2**63)
@@ -496,7 +498,9 @@ def _watch_draws(torch: Any) -> None:
             _note_draw(name)
             return stream.run(function, args, kwargs)
 
-    Draws().__enter__()
+    # torch takes modes off and puts them back, and does not hold them meanwhile.
+    stream.mode = Draws()
+    stream.mode.__enter__()
     run = threading.Thread.run
 
     def with_draws(self: threading.Thread) -> None:
@@ -573,6 +577,10 @@ def _after_torch_xla(torch_xla: Any) -> None:
     _supply(xm, "get_ordinal", lambda defval=0: xr.global_ordinal())
     _supply(xm, "parse_xla_device", _parse_xla_device)
     _supply(torch_xla, "device_count", lambda: 1)
+    supported = xm.get_xla_supported_devices
+    xm.get_xla_supported_devices = lambda devkind=None, max_devices=None: (
+        supported(devkind if isinstance(devkind, int) else max_devices)
+    )
     local = xm.get_local_ordinal
     xm.get_local_ordinal = lambda defval=0: local()
     _as_tpu(xm, "xla_device_hw", lambda value: "TPU" if value == "CPU" else value)

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,10 +60,12 @@ def on_xla(python: str, timeout: float) -> Way:
     return Way("torch_xla", (python,), environment, timeout)
 
 
-def on_emulator(python: str, devices: int, timeout: float) -> Way:
+def on_emulator(python: str, devices: int, allow_missing_ops: bool, timeout: float) -> Way:
     """On the emulated device."""
-    start = (python, "-m", "xla2tpu.emulator", "--devices", str(devices))
-    return Way("emulated", start, {}, timeout)
+    start = [python, "-m", "xla2tpu.emulator", "--devices", str(devices)]
+    if allow_missing_ops:
+        start.append("--allow-missing-ops")
+    return Way("emulated", tuple(start), {}, timeout)
 
 
 def on_torch(python: str, timeout: float) -> Way:
@@ -153,6 +154,13 @@ def _files(root: Path) -> dict[str, str]:
 
 def _sources(root: Path) -> dict[str, str]:
     return {name: digest for name, digest in _files(root).items() if name.endswith(".py")}
+
+
+def changed_sources(record: Record, root: Path) -> list[str]:
+    """The Python files of a project that are not what they were when a record was made."""
+    now = _sources(root.resolve())
+    names = sorted(now.keys() | record.sources.keys())
+    return [name for name in names if now.get(name) != record.sources.get(name)]
 
 
 def _described(
@@ -274,8 +282,3 @@ def check_interpreter(python: str, modules: tuple[str, ...], timeout: float = 60
     missing = done.stdout.strip()
     if missing != "[]":
         raise RunError(f"{python} lacks {missing[1:-1].replace(chr(39), '')}")
-
-
-def this_python() -> str:
-    """The interpreter that runs xla2tpu."""
-    return sys.executable
