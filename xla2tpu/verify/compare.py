@@ -423,9 +423,8 @@ def _files(
             continue
         part.compared += 1
         if a["kind"] != b["kind"]:
-            part.differences.append(
-                Difference(f"{name}: {a['kind']} became {b['kind']}", None, None)
-            )
+            text = f"{name}: {_contents(a)} became {_contents(b)}"
+            part.differences.append(Difference(text, None, None))
         elif a["kind"] == "bytes":
             if a["sha256"] != b["sha256"]:
                 why = a["unread"] or "the format is unknown"
@@ -437,6 +436,11 @@ def _files(
                 for text in compared(a, b, tolerance, ignore_lines)
             ]
     return part
+
+
+def _contents(file: dict[str, Any]) -> str:
+    why = file.get("unread")
+    return str(file["kind"]) + (f" that cannot be read ({why})" if why else "")
 
 
 def _values(a: Any, b: Any, tolerance: Tolerance, _: Sequence[str]) -> Iterator[str]:

@@ -176,6 +176,7 @@ def _described(
         input=json.dumps({"root": str(root), "names": names}).encode(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        cwd=root.parent,
         env=environment,
         timeout=way.timeout,
         start_new_session=True,
