@@ -10,6 +10,7 @@ are installed. It does not say that a kernel takes every dtype and shape: nothin
 - ``kernels``: operators with a kernel of their own. Any other operator that reaches the device
   raises; composite operators of torch are made of those that it has.
 - ``autograd``: operators for which torch_tpu has a derivative of its own.
+- ``autocast``: operators that change the dtype of their inputs under autocast.
 - ``missing``: operators of aten that torch runs on CPU, and that raise on the device.
 """
 
@@ -36,10 +37,11 @@ def registered(key: str) -> set[str]:
     found = set()
     for name in torch._C._dispatch_get_all_op_names():
         try:
-            if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
-                found.add(name)
+            torch._C._dispatch_find_schema_or_throw(*name.partition(".")[::2])
         except RuntimeError:  # a kernel for an operator that this torch does not have
             continue
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
+            found.add(name)
     return found
 
 
@@ -48,10 +50,10 @@ def main() -> None:
         sys.exit("set TORCH_DEVICE_BACKEND_AUTOLOAD=0: what is registered before is compared")
     import torch
 
-    before = registered("PrivateUse1"), registered("AutogradPrivateUse1")
+    before = {key: registered(key) for key in ("PrivateUse1", "AutogradPrivateUse1")}
     import torch_tpu._internal.device._device_ops_backend  # noqa: F401
 
-    kernels = registered("PrivateUse1") - before[0]
+    kernels = registered("PrivateUse1") - before["PrivateUse1"]
     composite = set().union(*map(registered, COMPOSITES))
     missing = registered("CPU") - composite - kernels
     version = importlib.metadata.version("torch_tpu")
@@ -59,12 +61,13 @@ def main() -> None:
         "torch_tpu": version,
         "torch": torch.__version__.partition("+")[0],
         "kernels": sorted(kernels),
-        "autograd": sorted(registered("AutogradPrivateUse1") - before[1]),
+        "autograd": sorted(registered("AutogradPrivateUse1") - before["AutogradPrivateUse1"]),
+        "autocast": sorted(registered("AutocastPrivateUse1")),
         "missing": sorted(name for name in missing if name.startswith("aten::")),
     }
     path = FOLDER / f"torch_tpu-{version}.json"
     path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-    print(path, *(f"{len(table[key])} {key}" for key in ("kernels", "autograd", "missing")))
+    print(path, *(f"{len(table[key])} {key}" for key in ("kernels", "autocast", "missing")))
 
 
 if __name__ == "__main__":

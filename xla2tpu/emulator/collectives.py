@@ -71,15 +71,19 @@ def _options(kind: Any, timeout: int = -1, **values: Any) -> Any:
 
 
 def _operation(boxed: Any) -> Any:
-    operation = dist.ReduceOp.unbox(boxed)
+    operation = dist.ReduceOp.RedOpType(boxed.op())
     if operation == dist.ReduceOp.PREMUL_SUM:
         raise RuntimeError("Unsupported reduction type: premul_sum")
-    return operation
+    return dist.ReduceOp(operation)
 
 
 def _done(work: Any, result: Any) -> Any:
     """``work`` of the host as work whose result are the tensors of the device."""
-    future = work.get_future().then(lambda done: (done.value(), result)[1])
+    try:
+        future = work.get_future()
+    except RuntimeError:  # gloo has no futures for some of its work, and so no result either
+        return work.boxed()
+    future = future.then(lambda done: (done.value(), result)[1])
     return _c10d._create_work_from_future(future).boxed()
 
 
@@ -91,21 +95,21 @@ def allreduce(
     asynchronous: bool = True,
     timeout: int = -1,
 ) -> Any:
-    options = _options(dist.AllreduceOptions, timeout, reduceOp=_operation(op))
+    options = _options(_c10d.AllreduceOptions, timeout, reduceOp=_operation(op))
     return tensors, _done(_backend(group).allreduce(_host(tensors), options), tensors)
 
 
 def broadcast(
     tensors: Any, group: Any, root: int, index: int, asynchronous: bool = True, timeout: int = -1
 ) -> Any:
-    options = _options(dist.BroadcastOptions, timeout, rootRank=root, rootTensor=index)
+    options = _options(_c10d.BroadcastOptions, timeout, rootRank=root, rootTensor=index)
     return tensors, _done(_backend(group).broadcast(_host(tensors), options), tensors)
 
 
 def allgather(
     outputs: Any, inputs: Any, group: Any, asynchronous: bool = True, timeout: int = -1
 ) -> Any:
-    options = _options(dist.AllgatherOptions, timeout)
+    options = _options(_c10d.AllgatherOptions, timeout)
     return outputs, _done(
         _backend(group).allgather(_host(outputs), _host(inputs), options), outputs
     )
@@ -114,7 +118,7 @@ def allgather(
 def allgather_base(
     output: Any, tensor: Any, group: Any, asynchronous: bool = True, timeout: int = -1
 ) -> Any:
-    options = _options(dist.AllgatherOptions, timeout)
+    options = _options(_c10d.AllgatherOptions, timeout)
     work = _backend(group)._allgather_base(_host(output), _host(tensor), options)
     return output, _done(work, [output])
 
@@ -123,7 +127,7 @@ def allgather_into_tensor_coalesced(
     outputs: Any, inputs: Any, group: Any, asynchronous: bool = True
 ) -> Any:
     works = [
-        _backend(group)._allgather_base(_host(o), _host(i), dist.AllgatherOptions())
+        _backend(group)._allgather_base(_host(o), _host(i), _c10d.AllgatherOptions())
         for o, i in zip(outputs, inputs, strict=True)
     ]
     return _all_done(works, outputs)
@@ -132,7 +136,7 @@ def allgather_into_tensor_coalesced(
 def reduce_scatter(
     outputs: Any, inputs: Any, group: Any, op: Any, asynchronous: bool = True, timeout: int = -1
 ) -> Any:
-    options = _options(dist.ReduceScatterOptions, timeout, reduceOp=_operation(op))
+    options = _options(_c10d.ReduceScatterOptions, timeout, reduceOp=_operation(op))
     work = _backend(group).reduce_scatter(_host(outputs), _host(inputs), options)
     return outputs, _done(work, outputs)
 
@@ -140,7 +144,7 @@ def reduce_scatter(
 def reduce_scatter_base(
     output: Any, tensor: Any, group: Any, op: Any, asynchronous: bool = True, timeout: int = -1
 ) -> Any:
-    options = _options(dist.ReduceScatterOptions, timeout, reduceOp=_operation(op))
+    options = _options(_c10d.ReduceScatterOptions, timeout, reduceOp=_operation(op))
     work = _backend(group)._reduce_scatter_base(_host(output), _host(tensor), options)
     return output, _done(work, [output])
 
@@ -148,7 +152,7 @@ def reduce_scatter_base(
 def reduce_scatter_tensor_coalesced(
     outputs: Any, inputs: Any, group: Any, op: Any, asynchronous: bool = True, timeout: int = -1
 ) -> Any:
-    options = _options(dist.ReduceScatterOptions, timeout, reduceOp=_operation(op))
+    options = _options(_c10d.ReduceScatterOptions, timeout, reduceOp=_operation(op))
     works = [
         _backend(group)._reduce_scatter_base(_host(o), _host(i), options)
         for o, i in zip(outputs, inputs, strict=True)
@@ -163,7 +167,7 @@ def alltoall(
     parts, flat = _host(outputs), [t.reshape(-1) for t in _host(inputs)]
     joined = torch.cat(flat)
     received = joined.new_empty(sum(part.numel() for part in parts))
-    options = _options(dist.AllToAllOptions, timeout)
+    options = _options(_c10d.AllToAllOptions, timeout)
     _backend(group).alltoall_base(
         received, joined, [p.numel() for p in parts], [f.numel() for f in flat], options
     ).wait()
@@ -181,7 +185,7 @@ def alltoall_base(
     asynchronous: bool = True,
     timeout: int = -1,
 ) -> Any:
-    options = _options(dist.AllToAllOptions, timeout)
+    options = _options(_c10d.AllToAllOptions, timeout)
     work = _backend(group).alltoall_base(
         _host(output), _host(tensor), output_sizes, input_sizes, options
     )
@@ -191,14 +195,14 @@ def alltoall_base(
 def gather(
     outputs: Any, inputs: Any, group: Any, root: int, asynchronous: bool = True, timeout: int = -1
 ) -> Any:
-    options = _options(dist.GatherOptions, timeout, rootRank=root)
+    options = _options(_c10d.GatherOptions, timeout, rootRank=root)
     return _done(_backend(group).gather(_host(outputs), _host(inputs), options), outputs)
 
 
 def scatter(
     outputs: Any, inputs: Any, group: Any, root: int, asynchronous: bool = True, timeout: int = -1
 ) -> Any:
-    options = _options(dist.ScatterOptions, timeout, rootRank=root)
+    options = _options(_c10d.ScatterOptions, timeout, rootRank=root)
     return outputs, _done(_backend(group).scatter(_host(outputs), _host(inputs), options), outputs)
 
 
@@ -213,12 +217,7 @@ def recv(tensors: Any, group: Any, source: int, tag: int) -> Any:
 def barrier(
     tensor: Any, group: Any, device_ids: Any, asynchronous: bool = True, timeout: int = -1
 ) -> Any:
-    if list(device_ids) not in ([], [0]):
-        raise RuntimeError(
-            "device_ids in barrier options is not supported, except device_ids=[0] which names "
-            "this process's own device"
-        )
-    return _backend(group).barrier(_options(dist.BarrierOptions, timeout)).boxed()
+    return _backend(group).barrier(_options(_c10d.BarrierOptions, timeout)).boxed()
 
 
 def _all_done(works: Any, result: Any) -> Any:

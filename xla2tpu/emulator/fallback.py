@@ -200,6 +200,8 @@ def _functional(call: Any) -> Plan:
             try:
                 return host(value)
             except AttributeError:
+                if memory.block_of(value) is not None:
+                    return host(value)
                 if value.dim():
                     raise _mixed(value.device) from None
         return value

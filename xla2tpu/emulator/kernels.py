@@ -151,6 +151,77 @@ def native_dropout(
     return memory.wrap((cpu * mask).mul_(scale)), memory.wrap(mask)
 
 
+def lstm_cell(
+    input_gates: torch.Tensor,
+    hidden_gates: torch.Tensor,
+    cx: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """The cell in one step, which torch has for devices and not for the CPU."""
+    gates = input_gates + hidden_gates
+    if input_bias is not None and hidden_bias is not None:
+        gates = gates + input_bias + hidden_bias
+    i, f, g, o = gates.chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cy = f * cx + i * g
+    return o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)
+
+
+def lstm_cell_backward(
+    grad_hy: torch.Tensor | None,
+    grad_cy: torch.Tensor | None,
+    cx: torch.Tensor,
+    cy: torch.Tensor,
+    workspace: torch.Tensor,
+    has_bias: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    i, f, g, o = workspace.chunk(4, 1)
+    squashed = cy.tanh()
+    grad_c = torch.zeros_like(cy) if grad_cy is None else grad_cy
+    grad_o = torch.zeros_like(cy)
+    if grad_hy is not None:
+        grad_c = grad_c + grad_hy * o * (1 - squashed * squashed)
+        grad_o = grad_hy * squashed
+    gates = [
+        grad_c * g * i * (1 - i),
+        grad_c * cx * f * (1 - f),
+        grad_c * i * (1 - g * g),
+        grad_o * o * (1 - o),
+    ]
+    grad_gates = torch.cat(gates, 1)
+    return grad_gates, grad_c * f, grad_gates.sum(0) if has_bias else None
+
+
+def gru_cell(
+    input_gates: torch.Tensor,
+    hidden_gates: torch.Tensor,
+    hx: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The cell in one step, which torch has for devices and not for the CPU."""
+    if input_bias is not None and hidden_bias is not None:
+        input_gates, hidden_gates = input_gates + input_bias, hidden_gates + hidden_bias
+    (ri, zi, ni), (rh, zh, nh) = input_gates.chunk(3, 1), hidden_gates.chunk(3, 1)
+    r, z = (ri + rh).sigmoid(), (zi + zh).sigmoid()
+    n = (ni + r * nh).tanh()
+    return n + z * (hx - n), torch.cat([r, z, n, hx, nh], 1)
+
+
+def gru_cell_backward(
+    grad: torch.Tensor, workspace: torch.Tensor, has_bias: bool
+) -> tuple[torch.Tensor | None, ...]:
+    r, z, n, hx, nh = workspace.chunk(5, 1)
+    grad_n = grad * (1 - z) * (1 - n * n)
+    grad_z = grad * (hx - n) * z * (1 - z)
+    grad_r = grad_n * nh * r * (1 - r)
+    of_input = torch.cat([grad_r, grad_z, grad_n], 1)
+    of_hidden = torch.cat([grad_r, grad_z, grad_n * r], 1)
+    biases = (of_input.sum(0), of_hidden.sum(0)) if has_bias else (None, None)
+    return of_input, of_hidden, grad * z, *biases
+
+
 # These take tensors of two devices; torch composes them of `_copy_from`.
 BETWEEN_DEVICES = frozenset({"aten::copy_", "aten::_foreach_copy_"})
 VIEWS = ("as_strided", "view", "_reshape_alias", "unfold")
@@ -171,6 +242,10 @@ def special() -> dict[str, Any]:
         "_local_scalar_dense": item,
         "native_dropout": native_dropout,
         "record_stream": lambda tensor, stream: None,
+        "_thnn_fused_lstm_cell": lstm_cell,
+        "_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
+        "_thnn_fused_gru_cell": gru_cell,
+        "_thnn_fused_gru_cell_backward": gru_cell_backward,
         **{name: _same_on_any_device(getattr(aten, name).default) for name in VIEWS},
     }
 

@@ -74,9 +74,16 @@ class Block:
 def block_of(tensor: torch.Tensor) -> Block | None:
     """The block of a tensor of the device; None for other tensors."""
     try:
-        return getattr(tensor.untyped_storage(), "_tpu_block", None)
+        storage = tensor.untyped_storage()
     except NotImplementedError:  # sparse tensors have no storage
         return None
+    block: Block | None = getattr(storage, "_tpu_block", None)
+    if block is None and storage.device.type == "tpu":
+        # torch made this storage in C++ over memory of another one, to read or write a file.
+        address, size = storage.data_ptr(), storage.nbytes()
+        block = Block(_construct_storage(address, torch.device("cpu"), size))
+        storage._tpu_block = block  # type: ignore[attr-defined]
+    return block
 
 
 def host(tensor: torch.Tensor) -> torch.Tensor:

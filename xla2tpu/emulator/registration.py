@@ -12,6 +12,7 @@ from torch.utils import backend_registration
 
 from xla2tpu.emulator import (
     accelerator,
+    autocast,
     collectives,
     compilation,
     device,
@@ -19,6 +20,7 @@ from xla2tpu.emulator import (
     kernels,
     memory,
     randomness,
+    storages,
 )
 from xla2tpu.emulator.publicmodule import TpuModule
 from xla2tpu.emulator.settings import SHADOW, Settings
@@ -75,15 +77,19 @@ def _register_operators(settings: Settings) -> None:
     fallback.set_up(there, settings.allow_missing_ops)
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(fallback.run, "PrivateUse1")
-    aten = torch.library.Library("aten", "IMPL", "PrivateUse1")
+    aten = torch.library.Library("aten", "IMPL")
     special = kernels.special()
     for name, kernel in special.items():
-        aten.impl(name, kernel)
+        aten.impl(name, kernel, "PrivateUse1")
     for name in kernels.direct(there):
         short = name.removeprefix("aten::")
         if short not in special:
-            aten.impl(short, fallback.make_plan(kernels.operator(name)))
-    _libraries.extend((everything, aten))
+            aten.impl(short, fallback.make_plan(kernels.operator(name)), "PrivateUse1")
+    # Marks of conjugates are taken off by a copy, so a copy has to see them.
+    for mark in ("Conjugate", "Negative"):
+        for name in ("_copy_from", "_copy_from_and_resize"):
+            aten.impl(name, torch.library.fallthrough_kernel, mark)
+    _libraries.extend((everything, aten, *autocast.register(table["autocast"])))
     if torch.distributed.is_available():
         c10d = torch.library.Library("c10d", "IMPL", "PrivateUse1")
         with warnings.catch_warnings():
@@ -99,6 +105,7 @@ def _patch_torch() -> None:
     torch.Generator = randomness.Generator  # type: ignore[misc]
     accelerator.patch()
     compilation.patch()
+    storages.patch()
     _patch_pinning()
     _patch_precision()
 
