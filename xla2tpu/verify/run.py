@@ -123,11 +123,11 @@ def record(program: Program, way: Way, scratch: Path) -> Record:
 def _environment(way: Way, config: Path, scratch: Path) -> dict[str, str]:
     path = [str(_HERE / "site")]
     if way.origin == "emulated":
-        # Another interpreter need not have xla2tpu; its own folder holds more than that.
-        link = scratch / "path"
-        link.mkdir()
-        (link / "xla2tpu").symlink_to(_HERE.parent)
-        path.append(str(link))
+        # Another interpreter need not have xla2tpu, and the folder of ours holds more than that.
+        # Children may stand in any folder, so that both must find this one package.
+        package = scratch / "path" / "xla2tpu"
+        shutil.copytree(_HERE.parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+        path.append(str(package.parent))
     path += [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     return {
         **os.environ,
