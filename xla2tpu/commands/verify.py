@@ -24,9 +24,7 @@ _EPILOG = (
 )
 
 
-def _patterns(
-    _: click.Context, __: click.Parameter, values: tuple[str, ...]
-) -> tuple[str, ...]:
+def _patterns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
         try:
             re.compile(value)
@@ -85,7 +83,14 @@ def _patterns(
     multiple=True,
     metavar="REGEX",
     callback=_patterns,
-    help="Lines of output and of text files that do not count, such as times.",
+    help="Lines of output and of text files that do not count, such as progress.",
+)
+@click.option(
+    "--ignore-text",
+    multiple=True,
+    metavar="REGEX",
+    callback=_patterns,
+    help="Parts of lines that do not count, such as times.",
 )
 @click.option("--allow-missing-ops", is_flag=True, help="Run what a TPU has no kernel for.")
 @click.option("--config", metavar="FILE", help="Migrate with this configuration.")
@@ -163,12 +168,11 @@ def _verify(target: str, args: tuple[str, ...], options: dict[str, Any]) -> int:
             run.copy(given if given.is_dir() else given.parent, copy)
             if given.is_file():
                 program = program._replace(target=given.name)
-        way = run.on_emulator(
-            tpu_python, options["devices"], options["allow_missing_ops"], timeout
-        )
+        way = run.on_emulator(tpu_python, options["devices"], options["allow_missing_ops"], timeout)
         migrated = run.record(program._replace(root=copy), way, scratch / "migrated" / "record")
     tolerance = compare.Tolerance(options["rtol"], options["atol"])
-    found = compare.compare(original, migrated, tolerance, options["ignore_lines"])
+    ignored = compare.Ignored(options["ignore_lines"], options["ignore_text"])
+    found = compare.compare(original, migrated, tolerance, ignored)
     found.notes[:0] = notes
     told = (found, original, migrated, options["baseline"])
     if options["output_format"] == "json":

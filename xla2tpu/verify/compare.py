@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 from xla2tpu.verify.record import Event, Record
 
-_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\w])|\b(?:nan|inf)\b")
+_NUMBER = re.compile(
+    r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\w])|\b(?:nan|inf)\b"
+)
 _DEVICE = re.compile(r"\b(?:xla|tpu)(?::\d+)?\b", re.IGNORECASE)
 _HALVES = ("torch.bfloat16", "torch.float16")
 # What is left of a relative tolerance in 8 bits of mantissa.
@@ -32,6 +34,29 @@ class Tolerance(NamedTuple):
             return a == b
         size = max(abs(a), abs(b)) if size is None else size
         return abs(a - b) <= count * (self.atol + self.rtol * size)
+
+
+class Ignored(NamedTuple):
+    """What does not count in printed lines and in text files: lines in which one of ``lines`` is
+    found, and what of the other lines matches one of ``text``; both are regular expressions.
+    """
+
+    lines: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+
+    def counts(self, line: str) -> bool:
+        """Whether a line is compared."""
+        return not any(re.search(pattern, line) for pattern in self.lines)
+
+    def kept(self, line: str) -> str:
+        """What is compared of it."""
+        for pattern in self.text:
+            line = re.sub(pattern, "", line)
+        return line
+
+
+DEFAULT = Tolerance()
+NOTHING = Ignored()
 
 
 class Difference(NamedTuple):
@@ -105,10 +130,10 @@ class _Side(NamedTuple):
 def compare(
     original: Record,
     migrated: Record,
-    tolerance: Tolerance = Tolerance(),
-    ignore_lines: Sequence[str] = (),
+    tolerance: Tolerance = DEFAULT,
+    ignored: Ignored = NOTHING,
 ) -> Comparison:
-    """Compare two runs. ``ignore_lines`` are regular expressions of lines that do not count.
+    """Compare two runs, but for what is ``ignored`` of their lines.
 
     A single-process ``original`` stands for each rank of a ``migrated`` run with several: the
     parameters of all must agree with it, and the mean of their losses.
@@ -119,14 +144,14 @@ def compare(
         found.parts.append(agreement(migrated, tolerance))
     alike = set(original.ranks) == set(migrated.ranks)
     if alike or len(original.ranks) == 1:
-        _compare_ranks(original, migrated, tolerance, ignore_lines, found)
+        _compare_ranks(original, migrated, tolerance, ignored, found)
     else:
         found.open_ends.append(
             f"the original ran with {len(original.ranks)} processes and the migrated program "
             f"with {len(migrated.ranks)}"
         )
     if not any(event["event"] == "open" for events in original.ranks.values() for event in events):
-        found.parts.append(_files(original, migrated, tolerance, ignore_lines, found))
+        found.parts.append(_files(original, migrated, tolerance, ignored, found))
     return found
 
 
@@ -190,7 +215,7 @@ def _compare_ranks(
     original: Record,
     migrated: Record,
     tolerance: Tolerance,
-    ignore_lines: Sequence[str],
+    ignored: Ignored,
     found: Comparison,
 ) -> None:
     losses, steps, lines = Part("losses"), Part("parameters"), Part("printed lines")
@@ -210,7 +235,7 @@ def _compare_ranks(
         _steps(a, b, cut, tolerance, steps)
         # With a reference of one process, the others may be silent.
         if not several or rank == min(migrated.ranks):
-            _printed(a, b, cut, tolerance, ignore_lines, lines)
+            _printed(a, b, cut, tolerance, ignored, lines)
     draws = {e["at"]: e["what"] for r in original.ranks for e in original.of_kind(r, "draw")}
     for at, what in draws.items():
         found.notes.append(
@@ -249,9 +274,7 @@ def _mean_losses(
 ) -> None:
     ours = original.of_kind(min(original.ranks), "loss")
     theirs = [migrated.of_kind(rank, "loss") for rank in sorted(migrated.ranks)]
-    for number, (x, ys) in enumerate(
-        zip(ours, zip(*theirs, strict=False), strict=False), 1
-    ):
+    for number, (x, ys) in enumerate(zip(ours, zip(*theirs, strict=False), strict=False), 1):
         mean = sum(y["value"] for y in ys) / len(ys)
         agree = tolerance.agree(x["value"], mean)
         found.losses.append(Row(number, 0, x["value"], mean, ys[0]["at"], agree))
@@ -332,8 +355,7 @@ def lines_differ(a: str, b: str, tolerance: Tolerance) -> bool:
     if _NUMBER.sub("#", a) != _NUMBER.sub("#", b):
         return True
     return not all(
-        _close(x, y, tolerance)
-        for x, y in zip(_NUMBER.findall(a), _NUMBER.findall(b), strict=True)
+        _close(x, y, tolerance) for x, y in zip(_NUMBER.findall(a), _NUMBER.findall(b), strict=True)
     )
 
 
@@ -359,13 +381,15 @@ def _printed(
     b: _Side,
     cut: bool,
     tolerance: Tolerance,
-    ignore_lines: Sequence[str],
+    ignored: Ignored,
     part: Part,
 ) -> None:
-    ignored = [re.compile(pattern) for pattern in ignore_lines]
-
     def kept(side: _Side) -> list[Event]:
-        return [e for e in _of(side, "line") if not any(p.search(e["text"]) for p in ignored)]
+        return [
+            {**event, "text": ignored.kept(event["text"])}
+            for event in _of(side, "line")
+            if ignored.counts(event["text"])
+        ]
 
     ours, theirs = kept(a), kept(b)
     if cut:
@@ -388,7 +412,7 @@ def _line_differences(
             theirs[at]["at"],
         )
         return
-    matcher = SequenceMatcher(None, *shapes, autojunk=False)
+    matcher = SequenceMatcher(None, shapes[0], shapes[1], autojunk=False)
     for kind, i, j, k, m in matcher.get_opcodes():
         for x, y in zip(ours[i:j], theirs[k:m], strict=False):
             if kind != "equal" or lines_differ(x["text"], y["text"], tolerance):
@@ -411,7 +435,7 @@ def _files(
     original: Record,
     migrated: Record,
     tolerance: Tolerance,
-    ignore_lines: Sequence[str],
+    ignored: Ignored,
     found: Comparison,
 ) -> Part:
     part = Part("files")
@@ -433,7 +457,7 @@ def _files(
             compared = _values if a["kind"] == "values" else _text
             part.differences += [
                 Difference(f"{name}: {text}", None, None)
-                for text in compared(a, b, tolerance, ignore_lines)
+                for text in compared(a, b, tolerance, ignored)
             ]
     return part
 
@@ -443,7 +467,7 @@ def _contents(file: dict[str, Any]) -> str:
     return str(file["kind"]) + (f" that cannot be read ({why})" if why else "")
 
 
-def _values(a: Any, b: Any, tolerance: Tolerance, _: Sequence[str]) -> Iterator[str]:
+def _values(a: Any, b: Any, tolerance: Tolerance, _: Ignored) -> Iterator[str]:
     x, y = a["values"], b["values"]
     for name in [*x, *(n for n in y if n not in x)]:
         if name not in x or name not in y:
@@ -468,11 +492,9 @@ def _value_differs(a: Any, b: Any, tolerance: Tolerance) -> str | None:
     return None if same else f"{a!r} became {b!r}"
 
 
-def _text(a: Any, b: Any, tolerance: Tolerance, ignore_lines: Sequence[str]) -> Iterator[str]:
-    ignored: list[Callable[[str], Any]] = [re.compile(p).search for p in ignore_lines]
+def _text(a: Any, b: Any, tolerance: Tolerance, ignored: Ignored) -> Iterator[str]:
     ours, theirs = (
-        [line for line in side["lines"] if not any(search(line) for search in ignored)]
-        for side in (a, b)
+        [ignored.kept(line) for line in side["lines"] if ignored.counts(line)] for side in (a, b)
     )
     if len(ours) != len(theirs):
         yield f"{len(ours)} lines became {len(theirs)}"

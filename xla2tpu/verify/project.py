@@ -83,5 +83,6 @@ def migrate(root: Path, config: str | None) -> list[str]:
         left = [f for f in result.findings if runner.is_left(f) and f.blocks]
         if left:
             codes = ", ".join(sorted({f.rule for f in left}))
-            notes.append(f"{name}: {len(left)} places are left to a person ({codes})")
+            places = "1 place is" if len(left) == 1 else f"{len(left)} places are"
+            notes.append(f"{name}: {places} left to a person ({codes})")
     return notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 VERSION = 1
 KIND = "xla2tpu-baseline"
@@ -24,7 +24,8 @@ class Record:
     ``status`` is the exit status, None after the time limit. ``ranks`` has the events of each
     rank in the order of time, as `recorder` gives them; ``files`` what the program wrote, by
     names relative to its folder. ``sources`` are digests of the program's files and ``args`` its
-    arguments, by which an old baseline is told. ``stderr`` is the end of standard error.
+    arguments, by which an old baseline is told. ``executed`` has the lines of each file that were
+    run, where that was asked for. ``stderr`` is the end of standard error.
     """
 
     origin: str
@@ -34,6 +35,7 @@ class Record:
     files: dict[str, Any] = field(default_factory=dict)
     args: list[str] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
+    executed: dict[str, list[int]] = field(default_factory=dict)
     stderr: str = ""
 
     def of_kind(self, rank: int, kind: str) -> list[Event]:
@@ -49,13 +51,22 @@ class Record:
         return None
 
 
-def read_events(folder: str) -> tuple[dict[int, list[Event]], dict[str, str]]:
-    """The events of all processes of a run by rank, and the versions that they name.
+class Events(NamedTuple):
+    """What the processes of a run told: events by rank, versions, and lines that were run."""
+
+    ranks: dict[int, list[Event]]
+    versions: dict[str, str]
+    executed: dict[str, list[int]]
+
+
+def read_events(folder: str) -> Events:
+    """The events of all processes of a run.
 
     A process without a rank, such as one that starts the others, counts as rank 0.
     """
     ranks: dict[int, list[tuple[float, int, Event]]] = {}
     versions: dict[str, str] = {}
+    executed: dict[str, set[int]] = {}
     for name in sorted(os.listdir(folder)):
         if not name.endswith(".jsonl"):
             continue
@@ -69,13 +80,16 @@ def read_events(folder: str) -> tuple[dict[int, list[Event]], dict[str, str]]:
                 versions["python"] = event["python"]
             elif event["event"] in ("torch", "torch_xla"):
                 versions[event["event"]] = event["version"]
+            elif event["event"] == "ran":
+                file, _, line = event["at"].rpartition(":")
+                executed.setdefault(file, set()).add(int(line))
             else:
                 ranks.setdefault(rank, []).append((when, number, event))
     ordered = {
         rank: [event for _, _, event in sorted(events, key=lambda e: e[:2])]
         for rank, events in sorted(ranks.items())
     }
-    return ordered, versions
+    return Events(ordered, versions, {file: sorted(executed[file]) for file in sorted(executed)})
 
 
 def _lines(path: str) -> list[Event]:
@@ -94,12 +108,17 @@ def dumps(record: Record) -> str:
     """A record as the text of a baseline file: one event a line, so that differences show."""
     body = asdict(record)
     ranks = body.pop("ranks")
-    head = json.dumps({"kind": KIND, "version": VERSION, **body}, indent=1)[:-2]
+    body = {"kind": KIND, "version": VERSION, **body}
+    head = "{\n" + ",\n".join(f' "{key}": {_compact(value)}' for key, value in body.items())
     parts = []
     for rank, events in ranks.items():
-        listing = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
+        listing = ",\n".join(_compact(event) for event in events)
         parts.append(f' "{rank}": [\n{listing}\n ]')
     return head + ',\n "ranks": {\n' + ",\n".join(parts) + "\n }\n}\n"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def loads(text: str) -> Record:

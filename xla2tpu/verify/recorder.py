@@ -12,6 +12,7 @@ one JSON object a line, so that nothing is lost when a process is ended:
 ``draw``   a random number for a device that both runs could draw alike
 ``open``   from here on, results of the runs cannot be compared; ``why``
 ``error``  the exception that ended the process
+``ran``    a line of the program was run, for the first time; only where ``trace`` is asked for
 
 ``at`` is the place in the program, ``file.py:line``. As a script, ``recorder.py files``, it
 describes files that a program wrote; see `describe_files`.
@@ -40,6 +41,8 @@ class _State:
         self.folder: str = config["folder"]
         self.root: str = config["root"]
         self.side: str = config["side"]
+        self.trace: bool = config.get("trace", False)
+        self.ran: set[tuple[str, int]] = set()
         self.file: Any = None
         self.pid = 0
         self.lock = threading.RLock()
@@ -64,9 +67,19 @@ def start() -> None:
     if sys.stdout is not None:
         sys.stdout = _Lines(sys.stdout)
     _wrap_excepthook()
+    if _state.trace:
+        sys.settrace(_trace)
+        threading.settrace(_trace)
     import atexit
 
     atexit.register(_flush)
+
+
+def _module(name: str) -> Any:
+    """A module that some interpreters have; what checks types has none of them."""
+    import importlib
+
+    return importlib.import_module(name)
 
 
 # -- writing -------------------------------------------------------------------------------------
@@ -99,7 +112,7 @@ def _emit(event: dict[str, Any]) -> None:
         # The value of a loss is asked for with the step that follows it: a question more makes
         # another graph for XLA to compile.
         if event["event"] != "loss":
-            _flush(event["event"] != "line")
+            _flush(event["event"] not in ("line", "ran"))
 
 
 def _flush(compute: bool = True) -> None:
@@ -236,6 +249,23 @@ def _wrap_excepthook() -> None:
     sys.excepthook = hook
 
 
+def _trace(frame: Any, event: str, argument: Any) -> Any:
+    """Note the lines that are run in the files of the program, and follow no other function."""
+    state = _state
+    assert state is not None
+    name = frame.f_code.co_filename
+    if name not in state.places:
+        state.places[name] = _within(name, state.root)
+    short = state.places[name]
+    if short is None:
+        return None
+    place = (short, frame.f_lineno)
+    if place not in state.ran:
+        state.ran.add(place)
+        _emit({"event": "ran", "at": f"{short}:{frame.f_lineno}"})
+    return _trace
+
+
 # -- hooks, once a module is there ---------------------------------------------------------------
 
 
@@ -269,7 +299,7 @@ class _AfterImport:
 
 
 def _after_torch(torch: Any) -> None:
-    from torch.optim import optimizer
+    optimizer = _module("torch.optim.optimizer")
 
     _emit({"event": "torch", "version": str(torch.__version__)})
     _seed(torch)
@@ -324,7 +354,7 @@ def _watch_backward(torch: Any) -> None:
 
 @_quietly
 def _note_loss(tensors: Any) -> None:
-    import torch
+    torch = _module("torch")
 
     given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     for tensor in given:
@@ -335,7 +365,7 @@ def _note_loss(tensors: Any) -> None:
 
 def _kept(tensor: Any) -> Any:
     """A function that gives the tensor as it is now, as float64 on the CPU."""
-    import torch
+    torch = _module("torch")
 
     with torch.no_grad():
         held = tensor.detach().clone()
@@ -364,17 +394,23 @@ def _watch_steps(optimizer: Any) -> None:
 @_quietly
 def _note_step(opt: Any) -> None:
     names = _names_of(opt)
-    parameters = []
+    parameters: list[dict[str, Any]] = []
     for group in opt.param_groups:
         for parameter in group["params"]:
             parameters.append(
                 {
                     "name": names.get(id(parameter), f"parameter {len(parameters)}"),
                     "shape": list(parameter.shape),
-                    "of": lambda v=_kept(parameter): describe_tensor(v()),
+                    "of": functools.partial(_described, _kept(parameter)),
                 }
             )
-    _emit({"event": "step", "at": _place(), "optimizer": type(opt).__name__, "parameters": parameters})
+    _emit(
+        {"event": "step", "at": _place(), "optimizer": type(opt).__name__, "parameters": parameters}
+    )
+
+
+def _described(kept: Any) -> dict[str, Any]:
+    return describe_tensor(kept())
 
 
 def _names_of(opt: Any) -> dict[int, str]:
@@ -385,7 +421,7 @@ def _names_of(opt: Any) -> dict[int, str]:
         return known
     import gc
 
-    import torch
+    torch = _module("torch")
 
     modules = [o for o in gc.get_objects() if issubclass(type(o), torch.nn.Module)]
     inner = {id(c) for m in modules for c in m._modules.values() if c is not None}
@@ -478,12 +514,12 @@ def _moved(torch: Any, value: Any, device: Any) -> Any:
 
 def _watch_draws(torch: Any) -> None:
     global _stream
-    from torch.utils._python_dispatch import TorchDispatchMode
+    base: Any = _module("torch.utils._python_dispatch").TorchDispatchMode
 
     _stream = stream = _DeviceStream(torch)
     tag = torch.Tag.nondeterministic_seeded
 
-    class Draws(TorchDispatchMode):  # type: ignore[misc]
+    class Draws(base):  # type: ignore[misc]
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
             kwargs = kwargs or {}
             if tag not in function.tags or _device_in(args, kwargs) is None:
@@ -569,8 +605,8 @@ def _after_torch_xla(torch_xla: Any) -> None:
     A program asks which hardware there is to choose its way; on the CPU it would take another
     one than the migrated program takes.
     """
-    import torch_xla.core.xla_model as xm
-    import torch_xla.runtime as xr
+    xm = _module("torch_xla.core.xla_model")
+    xr = _module("torch_xla.runtime")
 
     _emit({"event": "torch_xla", "version": str(torch_xla.__version__)})
     _supply(xm, "xrt_world_size", lambda defval=1: xr.world_size())
@@ -578,8 +614,8 @@ def _after_torch_xla(torch_xla: Any) -> None:
     _supply(xm, "parse_xla_device", _parse_xla_device)
     _supply(torch_xla, "device_count", lambda: 1)
     supported = xm.get_xla_supported_devices
-    xm.get_xla_supported_devices = lambda devkind=None, max_devices=None: (
-        supported(devkind if isinstance(devkind, int) else max_devices)
+    xm.get_xla_supported_devices = lambda devkind=None, max_devices=None: supported(
+        devkind if isinstance(devkind, int) else max_devices
     )
     local = xm.get_local_ordinal
     xm.get_local_ordinal = lambda defval=0: local()
@@ -614,7 +650,7 @@ def _parse_xla_device(device: str) -> tuple[str, int] | None:
 
 
 def _as_tpu(module: Any, name: str, change: Any) -> None:
-    """Change what the program gets from a function, and autocast; torch_xla itself needs the truth."""
+    """Change what the program and autocast get; torch_xla itself needs the truth."""
     before = getattr(module, name)
 
     @functools.wraps(before)
@@ -642,12 +678,14 @@ def _after_spawn(xmp: Any) -> None:
 
 def _after_amp(amp: Any) -> None:
     """`GradScaler`, which is gone: on a TPU it never scaled anything."""
-    import torch
+    torch = _module("torch")
 
     if hasattr(amp, "GradScaler"):
         return
 
-    class GradScaler(torch.amp.GradScaler):  # type: ignore[misc,name-defined]
+    base: Any = torch.amp.GradScaler
+
+    class GradScaler(base):  # type: ignore[misc]
         def __init__(self, *_: Any, **__: Any) -> None:
             super().__init__("cpu", enabled=False)
 
@@ -675,7 +713,7 @@ def describe_tensor(tensor: Any) -> dict[str, Any]:
     """Some numbers in which a difference at any element shows: ``norm``, the mean of absolute
     values, and sums with signs over interleaved slices.
     """
-    import torch
+    torch = _module("torch")
 
     flat = tensor.detach().cpu()
     flat = (torch.view_as_real(flat) if flat.is_complex() else flat).double().flatten()
@@ -735,12 +773,10 @@ def _digest(data: bytes, why: str) -> dict[str, Any]:
 
 
 def _read_torch(path: str) -> Any:
-    import torch
+    torch = _module("torch")
 
     if os.path.isdir(path + ".tensors"):
-        import torch_xla.utils.serialization as xser
-
-        return xser.load(path)
+        return _module("torch_xla.utils.serialization").load(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception:
@@ -749,14 +785,13 @@ def _read_torch(path: str) -> Any:
 
 
 def _read_numpy(path: str) -> Any:
-    import numpy
-
+    numpy = _module("numpy")
     read = numpy.load(path, allow_pickle=False)
     return read if isinstance(read, numpy.ndarray) else dict(read)
 
 
 def _flatten(value: Any, name: str, into: dict[str, Any]) -> None:
-    import torch
+    torch = _module("torch")
 
     if hasattr(value, "state_dict") and not isinstance(value, type):
         value = value.state_dict()

@@ -80,10 +80,11 @@ def copy(root: Path, into: Path) -> None:
     )
 
 
-def record(program: Program, way: Way, scratch: Path) -> Record:
+def record(program: Program, way: Way, scratch: Path, trace: bool = False) -> Record:
     """Run ``program`` and tell what it did; it writes to its own folder, which is a copy.
 
-    ``scratch`` is an empty folder for what the recorder writes. Whatever the program started is
+    ``scratch`` is an empty folder for what the recorder writes; ``trace`` asks for the lines that
+    are run. Whatever the program started is
     ended when this returns or raises. Raises `RunError`.
     """
     root = program.root.resolve()
@@ -93,7 +94,8 @@ def record(program: Program, way: Way, scratch: Path) -> Record:
     config = scratch / "recorder.json"
     side = "xla" if way.origin == "torch_xla" else "tpu"
     config.write_text(
-        json.dumps({"folder": str(events), "root": str(root), "side": side}), encoding="utf-8"
+        json.dumps({"folder": str(events), "root": str(root), "side": side, "trace": trace}),
+        encoding="utf-8",
     )
     environment = _environment(way, config, scratch)
     before = _files(root)
@@ -106,16 +108,17 @@ def record(program: Program, way: Way, scratch: Path) -> Record:
         for name, digest in _files(root).items()
         if before.get(name) != digest and not name.split("/")[-1].startswith(_NOT_COMPARED)
     ]
-    ranks, versions = read_events(str(events))
+    told = read_events(str(events))
     tail = (scratch / "stderr").read_bytes()[-_TAIL:].decode("utf-8", errors="replace")
     return Record(
         way.origin,
         status,
-        versions,
-        ranks,
+        told.versions,
+        told.ranks,
         _described(way, root, written, environment),
         list(program.args),
         sources,
+        told.executed,
         tail.replace(str(root) + os.sep, ""),
     )
 
@@ -174,8 +177,7 @@ def _described(
     done = subprocess.run(
         [*way.start, script],
         input=json.dumps({"root": str(root), "names": names}).encode(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         cwd=root.parent,
         env=environment,
         timeout=way.timeout,

@@ -8,10 +8,13 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from typing import Any
 
 
-def _load(name, file):
+def _load(name: str, file: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
