@@ -46,6 +46,13 @@ INNER = frozenset(
     }
 )
 
+_DTYPES = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float32,
+    complex: torch.complex64,
+}
+
 _plans: dict[Operator, Plan] = {}
 _kernels: frozenset[str] = frozenset()
 _allow_missing = False
@@ -160,7 +167,7 @@ def make_plan(op: Operator) -> Plan:
     """How to run ``op``, which has a kernel for the CPU."""
     schema = op._schema
     arguments = _Arguments(op)
-    call = op._op
+    call = _with_numbers(op._op, arguments)
     written = [r.alias_info for r in schema.returns if r.alias_info and r.alias_info.is_write]
     if arguments.written:
         plan = _writing(arguments, call, schema, bool(written))
@@ -180,6 +187,27 @@ def make_plan(op: Operator) -> Plan:
     if torch.Tag.nondeterministic_seeded in op.tags:
         return randomness.swapped(plan)
     return plan
+
+
+def _with_numbers(call: Any, arguments: _Arguments) -> Any:
+    """``call`` for numbers as well, which torch gives for tensors and not all operators take."""
+    kinds = arguments.kinds
+
+    def number_as_tensor(kind: str, value: Any) -> Any:
+        if kind == "t" and isinstance(value, (bool, int, float, complex)):
+            return torch.ops.aten.scalar_tensor(value, dtype=_DTYPES[type(value)], device="cpu")
+        return value
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except RuntimeError:
+            converted = [number_as_tensor(*pair) for pair in zip(kinds, args, strict=False)]
+            if all(a is b for a, b in zip(converted, args, strict=True)):
+                raise
+            return call(*converted, **kwargs)
+
+    return called
 
 
 def _with_generator(plan: Plan) -> Plan:
