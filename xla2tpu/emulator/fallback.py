@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from xla2tpu.emulator import memory, randomness
-from xla2tpu.emulator.settings import TORCH_TPU_VERSION
+from xla2tpu.emulator.settings import TABLE
 
 Operator = Any
 Plan = Callable[..., Any]
 
-TABLE = Path(__file__).parent / "data" / f"torch_tpu-{TORCH_TPU_VERSION}.json"
 # torch takes indices, lengths and sources on the CPU for these, as it does for other devices.
 CPU_ARGUMENTS = frozenset(
     {
@@ -37,15 +35,6 @@ CPU_ARGUMENTS = frozenset(
         "aten::gru.data",
     }
 )
-# torch_tpu has a kernel for the operator around these, which is not made of them.
-INNER = frozenset(
-    {
-        "aten::_fused_rms_norm_backward",
-        "aten::_thnn_differentiable_lstm_cell_backward",
-        "aten::_thnn_differentiable_gru_cell_backward",
-    }
-)
-
 _DTYPES = {
     bool: torch.bool,
     int: torch.int64,
@@ -67,7 +56,7 @@ def load_table() -> dict[str, Any]:
 def set_up(kernels: frozenset[str], allow_missing: bool) -> None:
     """Refuse operators outside of ``kernels`` from now on, but where ``allow_missing``."""
     global _kernels, _allow_missing
-    _kernels = kernels | INNER
+    _kernels = kernels
     _allow_missing = allow_missing
 
 
