@@ -37,6 +37,7 @@ def create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any
             "the first initialized ProcessGroupTpu must be of size WORLD_SIZE "
             f"(expected size {world}, got {size})"
         )
+    memory.State.started = True  # a group starts the run time
     return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
 
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from xla2tpu.emulator import memory, randomness
-from xla2tpu.emulator.settings import TORCH_TPU_VERSION
+from xla2tpu.emulator.settings import TABLE
 
 Operator = Any
 Plan = Callable[..., Any]
 
-TABLE = Path(__file__).parent / "data" / f"torch_tpu-{TORCH_TPU_VERSION}.json"
 # torch takes indices, lengths and sources on the CPU for these, as it does for other devices.
 CPU_ARGUMENTS = frozenset(
     {
@@ -37,14 +35,12 @@ CPU_ARGUMENTS = frozenset(
         "aten::gru.data",
     }
 )
-# torch_tpu has a kernel for the operator around these, which is not made of them.
-INNER = frozenset(
-    {
-        "aten::_fused_rms_norm_backward",
-        "aten::_thnn_differentiable_lstm_cell_backward",
-        "aten::_thnn_differentiable_gru_cell_backward",
-    }
-)
+_DTYPES = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float32,
+    complex: torch.complex64,
+}
 
 _plans: dict[Operator, Plan] = {}
 _kernels: frozenset[str] = frozenset()
@@ -60,7 +56,7 @@ def load_table() -> dict[str, Any]:
 def set_up(kernels: frozenset[str], allow_missing: bool) -> None:
     """Refuse operators outside of ``kernels`` from now on, but where ``allow_missing``."""
     global _kernels, _allow_missing
-    _kernels = kernels | INNER
+    _kernels = kernels
     _allow_missing = allow_missing
 
 
@@ -160,7 +156,7 @@ def make_plan(op: Operator) -> Plan:
     """How to run ``op``, which has a kernel for the CPU."""
     schema = op._schema
     arguments = _Arguments(op)
-    call = op._op
+    call = _with_numbers(op._op, arguments)
     written = [r.alias_info for r in schema.returns if r.alias_info and r.alias_info.is_write]
     if arguments.written:
         plan = _writing(arguments, call, schema, bool(written))
@@ -180,6 +176,27 @@ def make_plan(op: Operator) -> Plan:
     if torch.Tag.nondeterministic_seeded in op.tags:
         return randomness.swapped(plan)
     return plan
+
+
+def _with_numbers(call: Any, arguments: _Arguments) -> Any:
+    """``call`` for numbers as well, which torch gives for tensors and not all operators take."""
+    kinds = arguments.kinds
+
+    def number_as_tensor(kind: str, value: Any) -> Any:
+        if kind == "t" and isinstance(value, (bool, int, float, complex)):
+            return torch.ops.aten.scalar_tensor(value, dtype=_DTYPES[type(value)], device="cpu")
+        return value
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except RuntimeError:
+            converted = [number_as_tensor(*pair) for pair in zip(kinds, args, strict=False)]
+            if all(a is b for a, b in zip(converted, args, strict=True)):
+                raise
+            return call(*converted, **kwargs)
+
+    return called
 
 
 def _with_generator(plan: Plan) -> Plan:

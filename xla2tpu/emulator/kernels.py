@@ -10,6 +10,8 @@ from xla2tpu.emulator import fallback, memory, randomness
 
 aten = torch.ops.aten
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_COMPOSITE = torch._C.DispatchKeySet(torch._C.DispatchKey.CompositeExplicitAutograd)
+_HOST = torch.device("cpu")
 
 
 def empty(
@@ -134,6 +136,34 @@ def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Te
     return copy_from(source, target)  # type: ignore[no-any-return]
 
 
+def to_copy(
+    tensor: torch.Tensor,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+) -> torch.Tensor:
+    """A copy from the device; torch itself would ask for pinned memory that there is not."""
+    kind = "tpu" if device is None else device.type
+    if kind not in ("cpu", "tpu"):
+        return aten._to_copy.default.redispatch(
+            _COMPOSITE, tensor, dtype=dtype, device=device, memory_format=memory_format
+        )
+    memory.check_index(device)
+    cpu = aten._to_copy.default(
+        _resolved(tensor), dtype=dtype, layout=layout, device=_HOST, memory_format=memory_format
+    )
+    return cpu if kind == "cpu" else memory.wrap(cpu)
+
+
+def zero_tensor(size: list[int], *, dtype: Any = None, **options: Any) -> torch.Tensor:
+    """Zeros that torch does not want to spend memory on; they are spent here."""
+    return memory.wrap(aten.zeros.default(size, dtype=dtype, device=_HOST))
+
+
 def item(tensor: torch.Tensor) -> Any:
     return aten._local_scalar_dense.default(_resolved(tensor))
 
@@ -239,6 +269,8 @@ def special() -> dict[str, Any]:
         "resize_": resize,
         "_copy_from": copy_from,
         "_copy_from_and_resize": copy_from_and_resize,
+        "_to_copy": to_copy,
+        "_efficientzerotensor": zero_tensor,
         "_local_scalar_dense": item,
         "native_dropout": native_dropout,
         "record_stream": lambda tensor, stream: None,

@@ -116,6 +116,14 @@ def view(of: torch.Tensor, cpu: torch.Tensor) -> torch.Tensor:
     return _device_set(_CPU, tensor, storage, cpu.storage_offset(), cpu.shape, cpu.stride())
 
 
+def check_index(device: torch.device | None) -> None:
+    """Raise RuntimeError for a device that this process does not have."""
+    if device is not None and device.type == "tpu" and device.index not in (None, 0):
+        raise RuntimeError(
+            f"Device index {device.index} does not exist: a TorchTPU process has one device, tpu:0"
+        )
+
+
 def allocate(make: Any, *args: Any, device: torch.device | None, **kwargs: Any) -> torch.Tensor:
     """A new tensor of the device, made on the CPU by ``make``.
 
@@ -124,10 +132,7 @@ def allocate(make: Any, *args: Any, device: torch.device | None, **kwargs: Any) 
     if State.forked:
         raise RuntimeError(FORKED)
     State.started = True
-    if device is not None and device.index not in (None, 0):
-        raise RuntimeError(
-            f"Device index {device.index} does not exist: a TorchTPU process has one device, tpu:0"
-        )
+    check_index(device)
     return wrap(make(*args, device="cpu", **kwargs))
 
 

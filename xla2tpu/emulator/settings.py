@@ -14,6 +14,8 @@ AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 # The release that is emulated: its names, its refusals and its operators.
 TORCH_TPU_VERSION = "0.2.0"
+# The operators that it has kernels for; `scripts/tpu_kernels.py` writes it and tells of its keys.
+TABLE = Path(__file__).parent / "data" / f"torch_tpu-{TORCH_TPU_VERSION}.json"
 # A folder with a package `torch_tpu` and its metadata. torch loads the backends that installed
 # packages name, and of two packages of a name the first on the path counts: with this folder on
 # PYTHONPATH, every Python process that imports torch loads the emulator as it would load torch_tpu.

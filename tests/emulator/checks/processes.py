@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import subprocess
@@ -15,6 +16,14 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from expect import raises
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 TPU = torch.device("tpu")
 
@@ -111,10 +120,6 @@ def _collectives() -> None:
     assert gathered.tolist() == [1, 2]
 
 
-def check_collectives() -> None:
-    launch(_collectives)
-
-
 def _refusals() -> None:
     x = torch.ones(1, device=TPU)
     with raises(RuntimeError, "does not support reduce"):
@@ -129,8 +134,14 @@ def _refusals() -> None:
         dist.all_reduce(x, op=dist._make_nccl_premul_sum(2.0))
 
 
-def check_unsupported_collectives() -> None:
-    launch(_refusals)
+def _tpu_dist() -> None:
+    _collectives()
+    _refusals()
+    _gradients_of_ddp()
+
+
+def check_tpu_dist() -> None:
+    launch(_tpu_dist)
 
 
 def _both() -> None:
@@ -142,14 +153,15 @@ def _both() -> None:
     objects = [None, None]
     dist.all_gather_object(objects, dist.get_rank())
     assert objects == [0, 1]
-    _train(ddp=True)
+    _ddp()
+    _sharded()
 
 
 def check_two_backends() -> None:
     launch(_both, "cpu:gloo,tpu:tpu_dist")
 
 
-def _train(ddp: bool) -> None:
+def _ddp() -> None:
     rank, count = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank)  # DDP has to make the weights equal
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).to(TPU)
@@ -173,14 +185,6 @@ def _train(ddp: bool) -> None:
             assert torch.equal(both[0], both[1])
 
 
-def _ddp() -> None:
-    _train(ddp=True)
-
-
-def check_ddp() -> None:
-    launch(_ddp, "tpu")
-
-
 def _gradients_of_ddp() -> None:
     rank = dist.get_rank()
     model = nn.Linear(2, 1, bias=False).to(TPU)
@@ -191,19 +195,56 @@ def _gradients_of_ddp() -> None:
     assert model.weight.grad.tolist() == [[0.5, 0.5]]
 
 
-def check_ddp_averages() -> None:
-    launch(_gradients_of_ddp)
+def _sharded() -> None:
+    """DTensor, tensor parallelism and FSDP2, against the same on one process."""
+    mesh = init_device_mesh("tpu", (2,))
+    x = torch.arange(8.0, device=TPU).view(4, 2)
+    sharded = distribute_tensor(x, mesh, [Shard(0)])
+    product = sharded @ sharded.t()
+    assert torch.equal(product.full_tensor().cpu(), x.cpu() @ x.cpu().t())
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to(TPU)
+    whole, parallel = copy.deepcopy(model), copy.deepcopy(model)
+    parallelize_module(parallel, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    x = torch.ones(2, 4, device=TPU)
+    torch.testing.assert_close(parallel(x).cpu(), whole(x).cpu())
+    parallel(x).sum().backward()
+
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=0.1) for m in (model, whole)]
+    for step in range(3):
+        generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+        x = torch.randn(3, 4, generator=generator).to(TPU)
+        for one, optimizer in zip((model, whole), optimizers, strict=True):
+            optimizer.zero_grad()
+            one(x).pow(2).mean().backward()
+        for parameter in whole.parameters():
+            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        for optimizer in optimizers:
+            optimizer.step()
+    for sharded, parameter in zip(model.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(sharded.full_tensor().cpu(), parameter.cpu())
 
 
 def check_more_processes_than_devices() -> None:
-    with raises(Exception, "4 processes on a host with 2 emulated TPU device(s)"):
-        launch(_ddp, count=4)
+    os.environ["LOCAL_WORLD_SIZE"] = "4"
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            raises(RuntimeError, "4 processes on a host with 2 emulated TPU device(s)"),
+        ):
+            store = f"file://{folder}/store"
+            dist.init_process_group("tpu_dist", init_method=store, rank=0, world_size=1)
+    finally:
+        del os.environ["LOCAL_WORLD_SIZE"]
 
 
 def check_one_process_group() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = f"file://{folder}/store"
-        dist.init_process_group("tpu_dist", init_method=store, rank=0, world_size=1)
+        dist.init_process_group("tpu", init_method=store, rank=0, world_size=1)
         try:
             x = torch.ones(2, device=TPU)
             dist.all_reduce(x)
@@ -240,7 +281,7 @@ def check_torchrun() -> None:
             "dist.init_process_group('tpu_dist')\n"
             "x = torch.ones(1, device='tpu') * (dist.get_rank() + 1)\n"
             "dist.all_reduce(x)\n"
-            "print('sum', x.item())\n"
+            "print(f'sum {x.item()}\\n', end='')\n"
             "dist.destroy_process_group()\n"
         )
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", script]
