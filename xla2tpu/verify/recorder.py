@@ -260,7 +260,7 @@ def _trace(frame: Any, event: str, argument: Any) -> Any:
     if short is None:
         return None
     place = (short, frame.f_lineno)
-    if place not in state.ran:
+    if event == "line" and place not in state.ran:
         state.ran.add(place)
         _emit({"event": "ran", "at": f"{short}:{frame.f_lineno}"})
     return _trace
