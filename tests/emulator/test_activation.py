@@ -94,7 +94,10 @@ def test_program_is_started_as_by_python(tmp_path: Path) -> None:
 @needs_torch
 def test_command_line() -> None:
     done = python("-m", "xla2tpu", "emulate", "--devices", "2", "-m", "torch.tpu.distributed")
-    assert 'TORCH_TPU_TOPOLOGY="1,2,1"' in done.stdout, done.stderr
+    lines = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert lines["TORCH_TPU_TOPOLOGY"] == '"1,2,1"'
+    assert lines["WORLD_SIZE"] == "2"
+    assert len(lines["TORCH_TPU_SLICEBUILDER_ADDRESSES"].split(",")) == 2
 
 
 def test_help_is_that_of_the_command() -> None:

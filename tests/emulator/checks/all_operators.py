@@ -73,7 +73,7 @@ def _inputs(sample: Any) -> list[torch.Tensor]:
 def _compare(op: Any) -> None:
     kwargs = {"requires_grad": op.supports_autograd}
     for index, sample in enumerate(op.sample_inputs("cpu", torch.float32, **kwargs)):
-        if index >= 2:
+        if index >= 1:
             return
         there = (sample.input, sample.args, sample.kwargs)
         here = _moved(there)
