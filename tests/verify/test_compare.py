@@ -207,6 +207,8 @@ def test_files() -> None:
         "weight.pt: step: 3 became 4",
     ]
     assert found.open_ends == ["odd.bin has other bytes, and cannot be read: EOFError: x"]
+    ignored = Ignored(files=("[!s]*.pt", "*.bin", "*.txt"))
+    assert compare(before, after, ignored=ignored).verdict == "same"
 
 
 def test_ranks_against_one_process() -> None:

@@ -92,6 +92,9 @@ def _patterns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
     callback=_patterns,
     help="Parts of lines that do not count, such as times.",
 )
+@click.option(
+    "--ignore-files", multiple=True, metavar="GLOB", help="Files that do not count, such as logs."
+)
 @click.option("--allow-missing-ops", is_flag=True, help="Run what a TPU has no kernel for.")
 @click.option("--config", metavar="FILE", help="Migrate with this configuration.")
 @click.option("--output-format", type=click.Choice(("text", "json")), default="text")
@@ -171,7 +174,9 @@ def _verify(target: str, args: tuple[str, ...], options: dict[str, Any]) -> int:
         way = run.on_emulator(tpu_python, options["devices"], options["allow_missing_ops"], timeout)
         migrated = run.record(program._replace(root=copy), way, scratch / "migrated" / "record")
     tolerance = compare.Tolerance(options["rtol"], options["atol"])
-    ignored = compare.Ignored(options["ignore_lines"], options["ignore_text"])
+    ignored = compare.Ignored(
+        options["ignore_lines"], options["ignore_text"], options["ignore_files"]
+    )
     found = compare.compare(original, migrated, tolerance, ignored)
     found.notes[:0] = notes
     told = (found, original, migrated, options["baseline"])

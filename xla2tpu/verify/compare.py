@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from xla2tpu.verify.record import Event, Record
@@ -37,12 +38,14 @@ class Tolerance(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """What does not count in printed lines and in text files: lines in which one of ``lines`` is
-    found, and what of the other lines matches one of ``text``; both are regular expressions.
+    """What does not count: in printed lines and in text files, lines in which one of ``lines`` is
+    found, and what of the other lines matches one of ``text``, both regular expressions; and the
+    ``files`` of these globs.
     """
 
     lines: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
     def counts(self, line: str) -> bool:
         """Whether a line is compared."""
@@ -440,6 +443,8 @@ def _files(
 ) -> Part:
     part = Part("files")
     for name in sorted(original.files.keys() | migrated.files.keys()):
+        if any(fnmatchcase(name, pattern) for pattern in ignored.files):
+            continue
         a, b = original.files.get(name), migrated.files.get(name)
         if a is None or b is None:
             text = "is no longer written" if b is None else "is written in addition"

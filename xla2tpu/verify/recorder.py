@@ -612,7 +612,8 @@ def _after_torch_xla(torch_xla: Any) -> None:
     _supply(xm, "xrt_world_size", lambda defval=1: xr.world_size())
     _supply(xm, "get_ordinal", lambda defval=0: xr.global_ordinal())
     _supply(xm, "parse_xla_device", _parse_xla_device)
-    _supply(torch_xla, "device_count", lambda: 1)
+    _supply(xr, "using_pjrt", lambda: True)
+    _supply(xr, "requires_pjrt", lambda function: function)
     supported = xm.get_xla_supported_devices
     xm.get_xla_supported_devices = lambda devkind=None, max_devices=None: supported(
         devkind if isinstance(devkind, int) else max_devices
@@ -665,6 +666,13 @@ def _as_tpu(module: Any, name: str, change: Any) -> None:
     setattr(module, name, function)
 
 
+def _after_experimental(experimental: Any) -> None:
+    def compile(*args: Any, **kwargs: Any) -> Any:
+        return _module("torch_xla").compile(*args, **kwargs)
+
+    _supply(experimental, "compile", compile)
+
+
 def _after_spawn(xmp: Any) -> None:
     """Any number of processes stands for all there are, as it did before torch_xla 2.6."""
     before = xmp.spawn
@@ -698,6 +706,7 @@ _THEN = {
     "torch_xla": _after_torch_xla,
     "torch_xla.distributed.xla_multiprocessing": _after_spawn,
     "torch_xla.amp": _after_amp,
+    "torch_xla.experimental": _after_experimental,
 }
 
 
