@@ -31,8 +31,8 @@ _HEAD = """\
 The programs of `fixtures/` that can run do so in the tests: the original ran under torch_xla 2.9 on
 the CPU, and what it did is kept in `fixtures/records/`; the migrated program runs on the
 [emulated device](emulator.md) and has to print, compute and save the same ([verify](verify.md)). A
-rule stands here if such a run came over a line that the rule rewrote. The emulated device is no TPU:
-what it cannot show is said there.
+rule stands here if such a run came over a line that the rule rewrote. The emulated device is no
+TPU: what it cannot show is said there.
 """
 
 

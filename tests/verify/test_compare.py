@@ -20,7 +20,9 @@ def loss(value: float, at: str = "a.py:2") -> dict[str, Any]:
     return {"event": "loss", "value": value, "at": at}
 
 
-def step(*slices: float, at: str = "a.py:3", shape: tuple[int, ...] | None = None) -> dict[str, Any]:
+def step(
+    *slices: float, at: str = "a.py:3", shape: tuple[int, ...] | None = None
+) -> dict[str, Any]:
     of = {
         "norm": math.hypot(*slices),
         "mean": sum(map(abs, slices)) / len(slices),
@@ -140,7 +142,10 @@ def test_ignored_lines_and_text() -> None:
 
 def test_after_a_draw_that_cannot_be_shared_nothing_counts() -> None:
     end = {"event": "open", "at": "a.py:5", "why": "dropout draws on the device"}
-    before, after = run(loss(0.5), end, loss(0.3), line("0.3")), run(loss(0.5), loss(0.9), line("1"))
+    before, after = (
+        run(loss(0.5), end, loss(0.3), line("0.3")),
+        run(loss(0.5), loss(0.9), line("1")),
+    )
     found = compare(before, after)
     assert (found.verdict, found.exit_status, differences(found)) == ("not comparable", 1, [])
     assert found.open_ends == ["from a.py:5 of the original on: dropout draws on the device"]
@@ -227,9 +232,7 @@ def test_ranks_against_one_process() -> None:
 
 def test_other_numbers_of_processes() -> None:
     found = compare(ranks([line("a")], [line("a")]), run(line("a")))
-    assert found.open_ends == [
-        "the original ran with 2 processes and the migrated program with 1"
-    ]
+    assert found.open_ends == ["the original ran with 2 processes and the migrated program with 1"]
 
 
 def test_text_report_lists_losses() -> None:

@@ -15,7 +15,7 @@ from xla2tpu.verify.compare import compare
 from xla2tpu.verify.record import Record, loads
 from xla2tpu.verify.run import changed_sources, on_emulator, on_xla
 
-XLA_PYTHON = os.environ.get("XLA2TPU_XLA_PYTHON")
+XLA_PYTHON = os.environ.get("XLA2TPU_XLA_PYTHON") or None
 RUNS = all_runs()
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed"

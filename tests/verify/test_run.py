@@ -19,9 +19,7 @@ needs_torch = pytest.mark.skipif(
 )
 
 
-def run(
-    tmp_path: Path, text: str, *args: str, timeout: float = 60, trace: bool = False
-) -> Record:
+def run(tmp_path: Path, text: str, *args: str, timeout: float = 60, trace: bool = False) -> Record:
     root = tmp_path / "program"
     root.mkdir()
     (root / "main.py").write_text(text, encoding="utf-8")
@@ -190,12 +188,14 @@ def test_programs(tmp_path: Path) -> None:
     script.write_text("if __name__ == '__main__':\n    pass\n")
     (tmp_path / "library.py").write_text("x = 1\n")
     (tmp_path / "broken.py").write_text("def\n")
-    assert program_of(str(script), None, None, ("a",)) == Program(tmp_path, "train.py", False, ("a",))
+    assert program_of(str(script), None, None, ("a",)) == Program(
+        tmp_path, "train.py", False, ("a",)
+    )
     assert program_of(str(tmp_path), None, None, ()).target == "train.py"
     assert program_of(str(tmp_path), None, "pkg.train", ()).command() == ["-m", "pkg.train"]
     assert program_of(str(tmp_path), "library.py", None, ()).target == "library.py"
     (tmp_path / "other.py").write_text("if __name__ == '__main__':\n    pass\n")
-    with pytest.raises(RunError, match="several scripts \\(other.py, train.py\\)"):
+    with pytest.raises(RunError, match=r"several scripts \(other.py, train.py\)"):
         program_of(str(tmp_path), None, None, ())
     with pytest.raises(RunError, match="no such file"):
         program_of(str(tmp_path), "none.py", None, ())

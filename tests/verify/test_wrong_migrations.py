@@ -156,7 +156,9 @@ def test_batch_that_was_not_moved(tmp_path: Path, baselines: dict[str, Path]) ->
 
 
 def test_name_that_users_may_not_call(tmp_path: Path, baselines: dict[str, Path]) -> None:
-    text = TRAIN.replace("    optimizer.step()\n", "    optimizer.step()\n    torch.tpu.synchronize()\n")
+    text = TRAIN.replace(
+        "    optimizer.step()\n", "    optimizer.step()\n    torch.tpu.synchronize()\n"
+    )
     status, report = verify(tmp_path, text, baselines["one"])
     assert (status, report["verdict"]) == (1, "differs")
     assert "synchronize is internal to TorchTPU" in report["first"]["what"]
