@@ -135,8 +135,10 @@ def _flush(compute: bool = True) -> None:
 def _compute_all(held: list[Any]) -> None:
     """Let XLA compute all that is to be read in one graph; the program's own steps stay its own."""
     bindings = getattr(sys.modules.get("torch_xla"), "_XLAC", None)
-    if bindings is not None:
-        bindings._xla_sync_multi([t for t in held if t.device.type == "xla"], [])
+    tensors = [tensor for tensor in held if tensor.device.type == "xla"]
+    # A call with none would start the run time, which a launcher must not.
+    if bindings is not None and tensors:
+        bindings._xla_sync_multi(tensors, [])
 
 
 def _plain(value: Any) -> Any:
