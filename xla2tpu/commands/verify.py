@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xla2tpu.commands.execute import end_cleanly_when_told
+from xla2tpu.commands.execute import ending_cleanly
 from xla2tpu.commands.output import die, out
 
 if TYPE_CHECKING:
@@ -104,11 +104,11 @@ def verify(target: str, args: tuple[str, ...], **options: Any) -> None:
     Both run in copies of the project's folder, with ARGS.
     """
     _check(options)
-    end_cleanly_when_told()
     from xla2tpu.verify.run import RunError
 
     try:
-        status = _verify(target, args, options)
+        with ending_cleanly():
+            status = _verify(target, args, options)
     except RunError as error:
         die(str(error))
     except KeyboardInterrupt:
