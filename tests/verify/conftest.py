@@ -1,8 +1,0 @@
-"""The scripts are read too: they know which fixtures are run and how."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
