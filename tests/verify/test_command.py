@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from xla2tpu.cli import main
+from xla2tpu.verify.record import Record, dumps
 
 XLA_PYTHON = os.environ.get("XLA2TPU_XLA_PYTHON") or None
 needs_torch = pytest.mark.skipif(
@@ -96,6 +100,56 @@ def test_reference_is_named_in_the_report(tmp_path: Path) -> None:
         0,
         "same: the migrated program did what the original did",
     )
+
+
+@needs_torch
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_termination_ends_what_runs(tmp_path: Path) -> None:
+    script, told = tmp_path / "train.py", tmp_path / "told"
+    script.write_text(
+        "import os, sys, time\n"
+        "with open(sys.argv[1] + '.new', 'w') as file:\n"
+        "    file.write(str(os.getpid()))\n"
+        "os.rename(sys.argv[1] + '.new', sys.argv[1])\n"
+        "time.sleep(600)\n"
+    )
+    kept = tmp_path / "kept.json"
+    kept.write_text(dumps(Record("torch_xla", 0, {}, {0: []}, args=[str(told)])))
+    command = [sys.executable, "-m", "xla2tpu", "verify", str(script)]
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    running = subprocess.Popen(
+        [*command, "--baseline", str(kept), "--", str(told)],
+        env=os.environ | {"TMPDIR": str(scratch)},
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not told.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        running.terminate()
+        assert running.wait(60) == 128 + signal.SIGTERM
+    finally:
+        running.kill()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)
+    assert list(scratch.iterdir()) == []
+
+
+@needs_torch
+@needs_xla
+def test_draws_that_cannot_be_shared(tmp_path: Path) -> None:
+    assert XLA_PYTHON is not None
+    script = tmp_path / "train.py"
+    # The layer's dropout is computed again in the backward pass, in a thread of XLA's.
+    text = PROGRAM.replace(
+        "import sys", "import sys\nfrom torch_xla.utils.checkpoint import checkpoint"
+    )
+    script.write_text(text.replace("loss = model(", "loss = checkpoint(model, "))
+    done = verify(script, "--ignore-lines", "^took", "--", 7, xla_python=XLA_PYTHON)
+    assert done.exit_code == 1, done.output
+    assert "draws on the device in a checkpointed function" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("not comparable")
 
 
 @needs_torch

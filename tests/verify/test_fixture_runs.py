@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 import verified_rules
@@ -35,11 +37,29 @@ def check(run: FixtureRun, original: Record, other: Record) -> None:
     assert found.verdict == "same", report.text(found, original, other, str(run.record))
 
 
+@pytest.fixture(scope="module")
+def migrated(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Record]]]:
+    """The runs of the migrated programs that are asked for, two at a time."""
+    wanted = {
+        item.callspec.params["run"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and "migrated" in item.fixturenames
+    }
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            run.name: pool.submit(
+                run.on, "after", on_emulator(sys.executable, 1, False, run.timeout)
+            )
+            for run in sorted(wanted, key=RUNS.index)
+        }
+
+
 @needs_torch
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_migrated_program_does_what_the_original_did(run: FixtureRun) -> None:
-    way = on_emulator(sys.executable, 1, False, run.timeout)
-    check(run, recorded(run), run.on("after", way))
+def test_migrated_program_does_what_the_original_did(
+    run: FixtureRun, migrated: dict[str, Future[Record]]
+) -> None:
+    check(run, recorded(run), migrated[run.name].result())
 
 
 @needs_xla

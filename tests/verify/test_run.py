@@ -12,7 +12,7 @@ import pytest
 
 from xla2tpu.verify.project import program_of
 from xla2tpu.verify.record import Record
-from xla2tpu.verify.run import Program, RunError, Way, check_interpreter, on_torch, record
+from xla2tpu.verify.run import Program, RunError, Way, check_interpreter, copy, on_torch, record
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed"
@@ -181,6 +181,27 @@ def test_run_that_cannot_begin(tmp_path: Path) -> None:
     way = Way("reference", (str(tmp_path / "no-python"),), {}, 5)
     with pytest.raises(RunError, match="cannot be run"):
         record(Program(tmp_path, "main.py"), way, tmp_path / "record")
+
+
+def test_copy_leaves_out_itself_and_what_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("x = 1\n")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "data").symlink_to("main.py")
+    os.mkfifo(tmp_path / "pipe")
+    into = tmp_path / "scratch" / "copy"
+    copy(tmp_path, into)
+    assert sorted(path.relative_to(into).as_posix() for path in into.rglob("*")) == [
+        "data",
+        "main.py",
+    ]
+
+
+def test_large_folder_is_refused(tmp_path: Path) -> None:
+    with open(tmp_path / "weights", "wb") as file:
+        file.truncate(2**30 + 1)
+    with pytest.raises(RunError, match="holds more than 1 GiB"):
+        copy(tmp_path, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
 
 
 def test_programs(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from xla2tpu.verify.record import Record, read_events
 _HERE = Path(__file__).resolve().parent
 _GRACE = 3.0
 _TAIL = 4000
+_LARGEST = 2**30
 _NOT_COPIED = (".git", ".hg", "__pycache__", ".venv", "venv", "node_modules", ".tox", "*.pyc")
 # Their names and contents have the time and the machine in them.
 _NOT_COMPARED = ("events.out.tfevents.",)
@@ -74,10 +75,36 @@ def on_torch(python: str, timeout: float) -> Way:
 
 
 def copy(root: Path, into: Path) -> None:
-    """A copy of a project to run in, without what version control and environments hold."""
-    shutil.copytree(
-        root, into, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED), dirs_exist_ok=True
-    )
+    """A copy of a project to run in, without what version control and environments hold.
+
+    Raises `RunError`, also for a folder of more than a gibibyte.
+    """
+    patterns = shutil.ignore_patterns(*_NOT_COPIED)
+    target = os.path.realpath(into)
+    size = 0
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        nonlocal size
+        left = set(patterns(folder, names))
+        for name in set(names) - left:
+            path = os.path.join(folder, name)
+            # The copy may stand below what is copied, and a pipe would be waited for.
+            holds = (target + os.sep).startswith(os.path.realpath(path) + os.sep)
+            if holds or not (os.path.islink(path) or os.path.isfile(path) or os.path.isdir(path)):
+                left.add(name)
+            else:
+                size += os.lstat(path).st_size
+        if size > _LARGEST:
+            raise RunError(
+                f"{root} would be copied as a whole, and holds more than 1 GiB: put the program "
+                "into a folder of its own, and name its data by absolute paths"
+            )
+        return left
+
+    try:
+        shutil.copytree(root, into, symlinks=True, ignore=left_out, dirs_exist_ok=True)
+    except (OSError, shutil.Error) as error:
+        raise RunError(f"{root} cannot be copied: {str(error)[:500]}") from error
 
 
 def record(program: Program, way: Way, scratch: Path, trace: bool = False) -> Record:
