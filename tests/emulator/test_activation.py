@@ -137,7 +137,7 @@ def test_steps_aside_for_a_tpu(
     with pytest.raises(Started) as caught:
         launch.main(["train.py", "--x"])
     assert caught.value.args[-2:] == ("train.py", "--x")
-    assert "this host has 4 TPU(s): the program runs on torch_tpu" in capsys.readouterr().err
+    assert "this host has 4 TPU(s): it is left to torch_tpu" in capsys.readouterr().err
     assert os.environ["PYTHONPATH"] == "mine"
 
 

@@ -26,19 +26,9 @@ def run(
     """
     if find_spec("torch") is None:
         sys.exit(NO_TORCH)
-    found = emulator.real_tpus()
-    if found:
-        print(
-            f"xla2tpu: this host has {found} TPU(s): the program runs on torch_tpu, not emulated",
-            file=sys.stderr,
-        )
-    else:
+    if not emulator.step_aside():
         emulator.prepare(devices=devices, allow_missing_ops=allow_missing_ops)
-        print(
-            f"xla2tpu: emulating {devices} TPU device(s) on the CPU; see docs/emulator.md for the "
-            "limits",
-            file=sys.stderr,
-        )
+        print(f"xla2tpu: emulating {devices} TPU device(s) on the CPU", file=sys.stderr)
     command = [sys.executable, *_interpreter_flags(), *(["-m"] if module else []), *arguments]
     sys.stdout.flush()
     sys.stderr.flush()
