@@ -106,6 +106,9 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "xla2tpu").rglob("*.py")}
     assert modules <= names
     assert "xla2tpu/py.typed" in names
+    shadow = "xla2tpu/emulator/shadow/torch_tpu-0.2.0.dist-info"
+    assert {f"{shadow}/METADATA", f"{shadow}/entry_points.txt"} <= names
+    assert "xla2tpu/emulator/data/torch_tpu-0.2.0.json" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert {name.partition("/")[0] for name in names if "dist-info" not in name} == {"xla2tpu"}
     assert "License-Expression: Apache-2.0" in text
