@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,10 @@ def verify(target: str, args: tuple[str, ...], **options: Any) -> None:
     except KeyboardInterrupt:
         click.echo("xla2tpu: interrupted; both runs are ended", err=True)
         sys.exit(130)
+    except Exception:
+        # The status of a failure of ours must not be that of a difference.
+        traceback.print_exc()
+        die("internal error; please report it with the lines above")
     sys.exit(status)
 
 

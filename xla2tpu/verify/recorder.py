@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import random
 import sys
 import threading
 import time
@@ -61,6 +62,8 @@ def start() -> None:
     global _state
     with open(os.environ[VARIABLE], encoding="utf-8") as file:
         _state = _State(json.load(file))
+    # A program that sets no seed starts from the same one on both sides.
+    random.seed(SEED)
     _open()
     os.register_at_fork(after_in_child=_open)
     sys.meta_path.insert(0, _AfterImport())
@@ -304,20 +307,12 @@ def _after_torch(torch: Any) -> None:
     optimizer = _module("torch.optim.optimizer")
 
     _emit({"event": "torch", "version": str(torch.__version__)})
-    _seed(torch)
+    torch.manual_seed(SEED)
     _watch_backward(torch)
     _watch_steps(optimizer)
     assert _state is not None
     if _state.side == "xla":
         _watch_draws(torch)
-
-
-def _seed(torch: Any) -> None:
-    """A program that sets no seed starts from the same one on both sides."""
-    import random
-
-    random.seed(SEED)
-    torch.manual_seed(SEED)
 
 
 def _after_numpy(numpy: Any) -> None:

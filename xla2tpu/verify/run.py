@@ -201,15 +201,18 @@ def _described(
         return {}
     environment = {k: v for k, v in environment.items() if k != recorder.VARIABLE}
     script = str(_HERE / "recorder.py")
-    done = subprocess.run(
-        [*way.start, script],
-        input=json.dumps({"root": str(root), "names": names}).encode(),
-        capture_output=True,
-        cwd=root.parent,
-        env=environment,
-        timeout=way.timeout,
-        start_new_session=True,
-    )
+    try:
+        done = subprocess.run(
+            [*way.start, script],
+            input=json.dumps({"root": str(root), "names": names}).encode(),
+            capture_output=True,
+            cwd=root.parent,
+            env=environment,
+            timeout=way.timeout,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunError("the files of the program could not be read back in time") from error
     if done.returncode:
         raise RunError(
             "the files of the program could not be read back: "
