@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import tomllib
@@ -101,6 +102,8 @@ def main() -> int:
     unknown = set(options.names) - {run.name for run in known}
     if unknown:
         parser.error(f"not in fixtures/runs.toml: {', '.join(sorted(unknown))}")
+    # What runs is ended with this script, however it is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     RECORDS.mkdir(exist_ok=True)
     failed = 0
     for run in known:
