@@ -188,7 +188,7 @@ class _Run(Analysis):
         output = apply_edits(self.data, edits, self.source.encoding)
         if output != self.data:
             result.output = output
-        result.helpers = assembly.helpers if settings.helpers_module else ()
+        result.helpers = assembly.helpers if self.builder.naming.helpers_module else ()
         if done:
             result.status = Status.DONE if self._is_ours() else Status.CLEAN
         else:
