@@ -24,6 +24,8 @@ LAYERS = {
     "engine": "analysis markers findings engine helpersmodule exampleruns",
     "running": "config discover writer batch runner baseline",
     "report": "report",
+    "emulator": "emulator",
+    "verify": "verify",
     "commands": "commands cli __main__ docs",
 }
 LAYER = {name: i for i, names in enumerate(LAYERS.values()) for name in names.split()}
@@ -31,6 +33,7 @@ HEAVY = {
     "libcst": {"reading", "rewriting", "transforms", "engine"},
     "yaml": {"rules"},
     "click": {"commands"},
+    "torch": {"emulator"},
     "concurrent": {"running"},
     "multiprocessing": {"running"},
 }
