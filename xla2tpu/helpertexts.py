@@ -28,10 +28,18 @@ class HelperTexts:
         return found
 
     def required(self, name: str) -> list[str]:
-        """The helpers that a helper calls itself."""
-        helper = self.builder.rules.helpers[name]
-        free = {n for n, _ in compile_template(_escaped(helper.code), True).free}
-        return [n for n in self.builder.rules.helpers if n in free and n != name]
+        """The helpers that a helper calls, itself or through others, before those that call them."""
+        found: list[str] = []
+        self._require(name, found, {name})
+        return found
+
+    def _require(self, name: str, found: list[str], seen: set[str]) -> None:
+        helpers = self.builder.rules.helpers
+        free = {n for n, _ in compile_template(_escaped(helpers[name].code), True).free}
+        for needed in [n for n in helpers if n in free and n not in seen]:
+            seen.add(needed)
+            self._require(needed, found, seen)
+            found.append(needed)
 
     def code(self, name: str, needs: list[str]) -> str:
         """The source of a helper under the names of the file; adds to the imports needed."""

@@ -334,7 +334,7 @@ class Matcher:
 
     def _respect_programs(self, sites: list[Site]) -> None:
         """Leave what only makes sense together with a launch or with SPMD."""
-        spmd = any(_SPMD.search(s.path) for s in sites)
+        spmd = is_single_controller(sites)
         for site in sites:
             if not site.fixable:
                 continue
@@ -367,6 +367,11 @@ class Matcher:
             site.refuse(result)
         else:
             site.change = result
+
+
+def is_single_controller(sites: list[Site]) -> bool:
+    """Whether the program is one of SPMD, in which one process drives all devices."""
+    return any(_SPMD.search(s.path) for s in sites)
 
 
 def settle_dependents(sites: list[Site]) -> None:

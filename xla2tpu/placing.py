@@ -68,7 +68,8 @@ class _Placer:
         module = self.plan.builder.settings.helpers_module
         if helpers and module:
             naming, rules = self.plan.builder.naming, self.plan.builder.rules
-            for name in helpers:
+            called = {h for s in ordered if s.change is not None for h in s.change.helpers}
+            for name in (h for h in helpers if h in called):
                 local = naming.helper(rules.helpers[name])
                 alias = "" if local == name else f" as {local}"
                 self._note(here, f"from {module} import {name}{alias}", first_use)

@@ -1,0 +1,155 @@
+"""Process groups that torch_xla made: the backend ``xla`` and the rendezvous ``xla://``.
+
+Backend, rendezvous and what stands beside them change in one go, or not at all.
+"""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from xla2tpu import workers
+from xla2tpu.changes import Builder
+from xla2tpu.model import Applicability
+from xla2tpu.signatures import Bound, bind
+from xla2tpu.sites import Change, Site, within
+from xla2tpu.template import Piece, Slice
+
+_MAKERS = frozenset(
+    {"torch.distributed.init_process_group",
+     "torch.distributed.distributed_c10d.init_process_group"}
+)  # fmt: skip
+_PARAMETERS = (
+    "(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None,"
+    " group_name='', pg_options=None, device_id=None)"
+)
+_URL = re.compile(r"(xla|pjrt)://")
+_BACKEND = '"cpu:gloo,tpu:tpu_dist"'
+_DIST = ("import torch.distributed as dist",)
+_LAUNCHERS = frozenset({"XLA506", "XLA507"})
+# What the launcher has no place for; torch_xla had none for it either.
+_PLAIN = frozenset({"backend", "init_method", "rank", "world_size"})
+
+
+def calls(builder: Builder) -> list[cst.Call]:
+    """The calls of the file that make a process group of torch_xla."""
+    found: dict[int, cst.Call] = {}
+    for node, _ in builder.tree.strings:
+        value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
+        if isinstance(value, str) and (value == "xla" or _URL.match(value)):
+            call = _maker_around(node, builder)
+            if call is not None:
+                found[id(call)] = call
+    return list(found.values())
+
+
+def _maker_around(node: cst.CSTNode, builder: Builder) -> cst.Call | None:
+    arg = builder.tree.parent(node)
+    call = builder.tree.parent(arg) if isinstance(arg, cst.Arg) else None
+    if not isinstance(call, cst.Call):
+        return None
+    return call if builder.callee(call, builder.tree.scope(call)) in _MAKERS else None
+
+
+def mend(sites: list[Site], builder: Builder, single_controller: bool) -> None:
+    """Make the changes of process groups, when those of the launchers are known.
+
+    ``single_controller`` tells whether one process drives all devices.
+    """
+    by_call: dict[int, tuple[cst.Call, list[Site]]] = {}
+    for site in sites:
+        if site.rule.detector == "rendezvous-url":
+            call = _maker_around(site.node, builder)
+            if call is not None:
+                by_call.setdefault(id(call), (call, []))[1].append(site)
+    launchers = [s for s in sites if s.rule.code in _LAUNCHERS and s.call is not None]
+    for call, group in by_call.values():
+        first, rest = group[0], group[1:]
+        made = (
+            "single-controller"
+            if single_controller
+            else _mended(first, call, launchers, sites, builder)
+        )
+        if isinstance(made, str):
+            for site in group:
+                site.refuse(made)
+            continue
+        first.reason, first.change, first.applicability = None, made, Applicability.UNSAFE
+        for site in rest:
+            site.reason, site.change = None, Change(replaced=[site.node])
+            site.applicability, site.follows = Applicability.UNSAFE, [first]
+            site.fix_title = first.fix_title
+
+
+def _mended(
+    site: Site, call: cst.Call, launchers: list[Site], sites: list[Site], builder: Builder
+) -> Change | str:
+    bound = bind(_PARAMETERS, call.args, lambda node: False)
+    if isinstance(bound, str):
+        return bound
+    backend = bound.args.get("backend")
+    if backend is not None and _text(backend.value) not in ("xla", "gloo"):
+        return "user-option"
+    if "pg_options" in bound.args:
+        return "argument-not-supported"
+    if launchers and all(s.fixable for s in launchers):
+        return _given_by_launcher(site, call, bound, launchers, builder)
+    return _own(site, call, bound, sites, builder)
+
+
+def _given_by_launcher(
+    site: Site, call: cst.Call, bound: Bound, launchers: list[Site], builder: Builder
+) -> Change | str:
+    """The processes have their group when the worker starts: a second cannot be made."""
+    if workers.is_at_top(call, builder.tree):
+        return "whole-program"
+    if bound.args.keys() - _PLAIN:
+        return "argument-not-supported"
+    statement = builder.tree.parent(call)
+    if not isinstance(statement, cst.Expr):
+        return "unsupported-form"
+    site.follows = list(launchers)
+    site.fix_title = "Remove the process group that the launcher has made"
+    return builder.delete(site, call)
+
+
+def _own(
+    site: Site, call: cst.Call, bound: Bound, sites: list[Site], builder: Builder
+) -> Change | str:
+    """Make the group by the variables that the launcher sets, and not a second time."""
+    tree = builder.tree
+    extra: dict[str, Piece] = {"callee": Slice(call.func)}
+    ranks = [a for n in ("rank", "world_size") if (a := bound.args.get(n)) is not None]
+    # Before there is a group, the ranks of torch_xla are not known.
+    asked = any(workers.asks_torch_xla(a.value, site.scope, builder) for a in ranks)
+    parts = []
+    for index, arg in enumerate(call.args):
+        if arg is bound.args.get("init_method") or (asked and arg in ranks):
+            for inner in within(sites, tree, arg):
+                if inner is not site and inner.rule is not site.rule:
+                    inner.follows.append(site)
+            continue
+        keyword = f"{arg.keyword.value}=" if arg.keyword is not None else ""
+        if arg is bound.args.get("backend") and _text(arg.value) == "xla":
+            parts.append(f"{keyword}{_BACKEND}")
+        else:
+            extra[f"item{index}"] = Slice(arg.value)
+            parts.append(f"{keyword}{{item{index}}}")
+    template = f"{{callee}}({', '.join(parts)})"
+    site.fix_title = "Make the process group of TorchTPU"
+    if _is_script(call, builder) or not isinstance(tree.parent(call), cst.Expr):
+        return builder.replace(site, template, extra=extra, node=call)
+    guarded = f"if not dist.is_initialized():\n    {template}"
+    return builder.statement(site, guarded, _DIST, extra=extra)
+
+
+def _is_script(call: cst.Call, builder: Builder) -> bool:
+    """Whether the file is a program of its own: no other has made the group before."""
+    body = builder.tree.module.body
+    return workers.is_at_top(call, builder.tree) or any(workers.is_main_guard(s) for s in body)
+
+
+def _text(node: cst.BaseExpression) -> str | None:
+    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
+    return value if isinstance(value, str) else None

@@ -1,0 +1,124 @@
+"""Launching one process for each TPU, by a helper or by torchrun."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from xla2tpu import processgroups, workers
+from xla2tpu.changes import Builder
+from xla2tpu.model import Applicability
+from xla2tpu.sites import Change, Site
+from xla2tpu.syntax import PRIMARY, precedence
+from xla2tpu.template import Piece, Slice
+
+_DIST = ("import torch.distributed as dist",)
+_NOTEBOOK = (
+    "Write the functions to a file (%%writefile train.py in the first line of a cell) and start it"
+    " with !torchrun --nproc_per_node=N train.py after `python -m torch.tpu.distributed`."
+)
+_FORK = (
+    "Hand the values over in args=, or set them at the top of the file: a spawned process imports"
+    " the file, and does not run what stands under the main guard."
+)
+_PICKLE = (
+    "Make the worker a function at the top of a file and hand what it needs over in args=, or start"
+    " the program with torchrun and call the worker directly."
+)
+_GUARD = (
+    'Put this call and all that follows it under `if __name__ == "__main__":`, since each process'
+    " imports the file."
+)
+
+
+def launch(site: Site, builder: Builder) -> Change | str:
+    """Rewrite ``torch_xla.launch``; ``debug_single_process=True`` is a direct call."""
+    assert site.bound is not None
+    debug = site.bound.args.get("debug_single_process")
+    source = builder.tree.source(debug.value) if debug is not None else "False"
+    if source in ("False", "None", "0"):
+        return started(site, builder, "")
+    if source in ("True", "1"):
+        return single(site, builder)
+    return started(site, builder, "1 if {debug_single_process} else None")
+
+
+def single(site: Site, builder: Builder) -> Change | str:
+    """Call the function with index 0, as torch_xla did for one process.
+
+    A worker that makes a process group of its own needs the environment that the helper sets.
+    """
+    if processgroups.calls(builder) or site.context not in ("statement", "discarded"):
+        return started(site, builder, "1")
+    site.applicability = Applicability.SAFE
+    site.fix_title = "Call the function directly"
+    template, extra = _called(site, builder, "0")
+    return builder.replace(site, template, extra=extra)
+
+
+def started(site: Site, builder: Builder, nprocs: str) -> Change | str:
+    """Start the function with the helper, or let torchrun have started it."""
+    assert site.bound is not None
+    if workers.is_notebook(builder.tree):
+        site.advice = _NOTEBOOK
+        return "notebook"
+    if builder.settings.launcher == "torchrun":
+        return _torchrun(site, builder)
+    function = site.bound.args["fn"].value
+    forked = _is_forked(site, builder)
+    if not workers.is_picklable(function, site, builder, forked):
+        site.advice = _PICKLE
+        return "unpicklable-worker"
+    if forked and workers.reads_parents_globals(function, site, builder):
+        site.advice = _FORK
+        return "fork-globals"
+    template = "launch({fn}, args={args}"
+    template += f", nprocs={nprocs})" if nprocs else ")"
+    if not workers.runs_at_import(site, builder.tree):
+        return builder.replace(site, template, helpers=["launch"])
+    if site.context != "statement" or not workers.may_be_guarded(site, builder.tree):
+        site.advice = _GUARD
+        return "main-guard"
+    guarded = f'if __name__ == "__main__":\n    {template}'
+    return builder.statement(site, guarded, helpers=["launch"])
+
+
+def _torchrun(site: Site, builder: Builder) -> Change | str:
+    if site.context != "statement":
+        return "unsupported-form"
+    site.fix_title = "Call the function in the process that torchrun started"
+    call, extra = _called(site, builder, "dist.get_rank()")
+    lines = (
+        'dist.init_process_group("cpu:gloo,tpu:tpu_dist")',
+        call,
+        "dist.destroy_process_group()",
+    )
+    return builder.statement(site, "\n".join(lines), _DIST, extra=extra)
+
+
+def _called(site: Site, builder: Builder, index: str) -> tuple[str, dict[str, Piece]]:
+    """The template of a direct call with the items of ``args`` written out."""
+    assert site.bound is not None
+    function = site.bound.args["fn"].value
+    extra: dict[str, Piece] = {
+        "function": Slice(function, not function.lpar and precedence(function) < PRIMARY)
+    }
+    given = site.bound.args.get("args")
+    items = [index]
+    if given is not None and isinstance(given.value, (cst.Tuple, cst.List)):
+        for number, element in enumerate(given.value.elements):
+            star = "*" if isinstance(element, cst.StarredElement) else ""
+            extra[f"item{number}"] = Slice(element.value)
+            items.append(f"{star}{{item{number}}}")
+    elif given is not None:
+        items.append("*{args}")
+    return f"{{function}}({', '.join(items)})", extra
+
+
+def _is_forked(site: Site, builder: Builder) -> bool:
+    """Whether torch_xla may have forked, so that nothing was pickled and no file imported again."""
+    assert site.bound is not None
+    method = site.bound.args.get("start_method")
+    if method is None:
+        return False
+    value = method.value.evaluated_value if isinstance(method.value, cst.SimpleString) else None
+    return value not in ("spawn", "forkserver")

@@ -1,0 +1,165 @@
+"""What a launcher starts: whether a new process can take the function, and finds what it reads."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from xla2tpu.changes import Builder
+from xla2tpu.nodes import descendants
+from xla2tpu.scopes import Binding, Scope
+from xla2tpu.sites import Site, within
+from xla2tpu.syntax import is_constant
+from xla2tpu.tree import Tree
+
+_DEFINITIONS = (cst.FunctionDef, cst.ClassDef, cst.Import, cst.ImportFrom, cst.Pass)
+
+
+def is_notebook(tree: Tree) -> bool:
+    """Whether the file is the export of a notebook."""
+    return "get_ipython" in tree.loads
+
+
+def is_main_guard(node: cst.CSTNode) -> bool:
+    """Whether a statement is ``if __name__ == "__main__":``, whatever else it asks."""
+    return isinstance(node, cst.If) and any(
+        isinstance(n, cst.Name) and n.value == "__name__" for n in descendants(node.test)
+    )
+
+
+def is_at_top(node: cst.CSTNode, tree: Tree) -> bool:
+    """Whether a place is in no function."""
+    return not any(isinstance(a, (cst.FunctionDef, cst.Lambda)) for a in tree.ancestors(node))
+
+
+def runs_at_import(site: Site, tree: Tree) -> bool:
+    """Whether a place runs when its file is imported: in no function and under no main guard."""
+    if not is_at_top(site.expression, tree):
+        return False
+    inside: cst.CSTNode = site.expression
+    for above in tree.ancestors(site.expression):
+        if is_main_guard(above) and isinstance(above, cst.If) and inside is above.body:
+            return False
+        inside = above
+    return True
+
+
+def may_be_guarded(site: Site, tree: Tree) -> bool:
+    """Whether a main guard around the statement alone leaves the rest of the file right.
+
+    What follows at the top of the file still runs in each process that imports it.
+    """
+    node: cst.CSTNode = tree.statement(site.expression)
+    for above in tree.ancestors(node):
+        match above:
+            case cst.SimpleStatementLine():
+                if len(above.body) != 1:
+                    return False
+            case cst.IndentedBlock() | cst.SimpleStatementSuite() | cst.Module():
+                index = next(i for i, s in enumerate(above.body) if s is node)
+                if not all(_is_inert(s, tree) for s in above.body[index + 1 :]):
+                    return False
+            case cst.If():
+                pass
+            case _:
+                return False
+        node = above
+    return True
+
+
+def _is_inert(statement: cst.CSTNode, tree: Tree) -> bool:
+    match statement:
+        case cst.SimpleStatementLine():
+            return all(_is_inert(s, tree) for s in statement.body)
+        case cst.Assign(value=value):
+            return is_constant(value)
+        case cst.Expr(value=value):
+            return is_constant(value)
+    return isinstance(statement, _DEFINITIONS) or is_main_guard(statement)
+
+
+def is_picklable(node: cst.BaseExpression, site: Site, builder: Builder, forked: bool) -> bool:
+    """Whether a function can be handed to a new process.
+
+    Where torch_xla did not fork, it pickled the function too: then only what never worked is
+    refused.
+    """
+    if isinstance(node, cst.Lambda):
+        return False
+    if isinstance(node, cst.Name):
+        owner = site.scope.owner(node.value)
+        bindings = owner.bindings[node.value] if owner is not None else []
+        return all(_is_picklable_binding(b, site, builder, forked) for b in bindings)
+    if isinstance(node, cst.Call):
+        if builder.callee(node, site.scope) == "functools.partial" and node.args:
+            return is_picklable(node.args[0].value, site, builder, forked)
+        return not forked
+    if isinstance(node, cst.Attribute):
+        root: cst.BaseExpression = node
+        while isinstance(root, cst.Attribute):
+            root = root.value
+        meaning = builder.names.expression(root, site.scope)
+        return not forked or any(b.path is not None for b in meaning.bindings)
+    return not forked
+
+
+def _is_picklable_binding(binding: Binding, site: Site, builder: Builder, forked: bool) -> bool:
+    if binding.kind == "def":
+        return binding.scope.parent is None
+    if binding.kind == "assign" and binding.value is not None:
+        if isinstance(binding.value, cst.Name) and binding.value.value == binding.name:
+            return not forked
+        return is_picklable(binding.value, site, builder, forked)
+    return binding.path is not None or binding.kind == "class" or not forked
+
+
+def reads_parents_globals(node: cst.BaseExpression, site: Site, builder: Builder) -> bool:
+    """Whether a function reads names that only the process which forks has set.
+
+    These are set under a main guard, or by a ``global`` statement of a function that the new
+    process does not run.
+    """
+    tree = builder.tree
+    reached: set[int] = set()
+    read: set[str] = set()
+    queue: list[cst.CSTNode] = [node]
+    while queue:
+        top = queue.pop()
+        if id(top) in reached:
+            continue
+        reached.add(id(top))
+        for below in descendants(top):
+            if not isinstance(below, cst.Name) or below.value in read:
+                continue
+            owner = tree.scope(below).owner(below.value)
+            if owner is None or owner.parent is not None:
+                continue
+            read.add(below.value)
+            for binding in owner.bindings[below.value]:
+                if binding.kind in ("def", "class") and binding.statement is not None:
+                    queue.append(binding.statement)
+    return any(_is_set_by_parent(name, reached, tree) for name in read)
+
+
+def _is_set_by_parent(name: str, reached: set[int], tree: Tree) -> bool:
+    found = False
+    for binding in tree.root.bindings.get(name, []):
+        above = [binding.node, *tree.ancestors(binding.node)]
+        if any(id(a) in reached for a in above):
+            return False  # the new process sets it itself
+        inside = any(isinstance(a, (cst.FunctionDef, cst.ClassDef)) for a in above[1:])
+        defines = binding.kind in ("def", "class") and not inside
+        guarded = any(is_main_guard(a) for a in above)
+        found = found or guarded or (inside and not defines and binding.kind != "declared")
+    return found
+
+
+def asks_torch_xla(node: cst.BaseExpression, scope: Scope, builder: Builder) -> bool:
+    """Whether a value comes from torch_xla, by itself or through a name."""
+    sites = builder.sites.values()
+    if within(sites, builder.tree, node):
+        return True
+    if not isinstance(node, cst.Name):
+        return False
+    owner = scope.owner(node.value)
+    values = [b.value for b in owner.bindings[node.value]] if owner is not None else []
+    return any(v is not None and bool(within(sites, builder.tree, v)) for v in values)
