@@ -147,7 +147,7 @@ class _Placer:
                 content += f"{text}{newline}"
             if at == len(self.tree.text) and self.tree.text and self.tree.text[-1] not in "\r\n":
                 content = newline + content.removesuffix(newline)
-            if texts[0][1]:
+            if texts[-1][1]:
                 content += newline
             if at in self.apart:
                 content = newline + content
