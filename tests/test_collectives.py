@@ -22,10 +22,10 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 torch = pytest.importorskip("torch")
 
 NAMES = (
-    "barrier gather_payloads mesh_reduce reduce_op all_reduce all_gather reduce_scatter all_to_all"
-    " collective_permute broadcast_tensors broadcast_model SerialExecutor AllReduceWithGrad"
-    " AllGatherWithGrad"
-).split()
+    "barrier", "gather_payloads", "mesh_reduce", "reduce_op", "all_reduce", "all_gather",
+    "reduce_scatter", "all_to_all", "collective_permute", "broadcast_tensors", "broadcast_model",
+    "SerialExecutor", "AllReduceWithGrad", "AllGatherWithGrad",
+)  # fmt: skip
 
 
 class Helpers:
@@ -185,7 +185,10 @@ def gradients(it: Helpers, rank: int) -> None:
 
 def objects(it: Helpers, rank: int) -> None:
     assert it.mesh_reduce(rank + 1.0, lambda parts: sum(parts) / len(parts)) == 1.5
-    assert it.mesh_reduce({"name": str(rank)}, lambda parts: parts) == [{"name": "0"}, {"name": "1"}]
+    assert it.mesh_reduce({"name": str(rank)}, lambda parts: parts) == [
+        {"name": "0"},
+        {"name": "1"},
+    ]
     loss = tensor(2.0 * rank).requires_grad_() * 1
     assert it.mesh_reduce((loss, "x"), lambda parts: parts[1][0]).item() == 2.0
     assert it.gather_payloads(b"abc" * (rank + 1)) == [b"abc", b"abcabc"]

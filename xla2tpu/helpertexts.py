@@ -28,7 +28,7 @@ class HelperTexts:
         return found
 
     def required(self, name: str) -> list[str]:
-        """The helpers that a helper calls, itself or through others, before those that call them."""
+        """The helpers that a helper calls, itself or through others; callers come last."""
         found: list[str] = []
         self._require(name, found, {name})
         return found

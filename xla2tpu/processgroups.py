@@ -6,12 +6,15 @@ Backend, rendezvous and what stands beside them change in one go, or not at all.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import libcst as cst
 
 from xla2tpu import workers
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
+from xla2tpu.rules import Rule
+from xla2tpu.scopes import Scope
 from xla2tpu.signatures import Bound, bind
 from xla2tpu.sites import Change, Site, within
 from xla2tpu.template import Piece, Slice
@@ -24,7 +27,12 @@ _PARAMETERS = (
     "(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None,"
     " group_name='', pg_options=None, device_id=None)"
 )
+_BARRIERS = frozenset({"torch.distributed.barrier", "torch.distributed.distributed_c10d.barrier"})
 _URL = re.compile(r"(xla|pjrt)://")
+_RANK_TEST = re.compile(
+    r"\b(get_|is_|global_|local_|my_|proc_|process_)*"
+    r"(rank|ordinal|index|main|master|main_process|master_ordinal|node_local_rank)\b"
+)
 _BACKEND = '"cpu:gloo,tpu:tpu_dist"'
 _DIST = ("import torch.distributed as dist",)
 _LAUNCHERS = frozenset({"XLA506", "XLA507"})
@@ -153,3 +161,58 @@ def _is_script(call: cst.Call, builder: Builder) -> bool:
 def _text(node: cst.BaseExpression) -> str | None:
     value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
     return value if isinstance(value, str) else None
+
+
+def barriers(rule: Rule, builder: Builder) -> Iterator[Site]:
+    """Barriers that some ranks alone come to: under the backend ``xla`` they did nothing.
+
+    Two behind different tests in one function may meet each other.
+    """
+    tree = builder.tree
+    alone: dict[int, list[tuple[str, cst.Call, Scope]]] = {}
+    for load, scope in _barrier_loads(builder):
+        node: cst.CSTNode = load
+        while isinstance(above := tree.parent(node), cst.Attribute) and above.value is node:
+            node = above
+        call = tree.parent(node)
+        if not isinstance(call, cst.Call) or call.func is not node:
+            continue
+        if builder.callee(call, scope) not in _BARRIERS:
+            continue
+        test = _rank_test(call, builder)
+        if test is not None:
+            function = next((a for a in tree.ancestors(call) if isinstance(a, cst.FunctionDef)), 0)
+            alone.setdefault(id(function), []).append((test, call, scope))
+    for group in alone.values():
+        if len({test for test, _, _ in group}) > 1:
+            continue
+        for _, call, scope in group:
+            site = Site(rule, "torch.distributed.barrier", call, call, scope, "call", counts=False)
+            site.refuse("waits-now")
+            yield site
+
+
+def _barrier_loads(builder: Builder) -> Iterator[tuple[cst.Name, Scope]]:
+    """The names that calls of ``dist.barrier`` begin with, where the group was one of torch_xla."""
+    tree = builder.tree
+    module = builder.settings.helpers_module
+    if "tpu_dist" not in tree.text and not calls(builder):
+        launched = f"{module}.launch"
+        if module is None or all(b.path != launched for b in tree.bindings):
+            return
+    for name in sorted({b.name for b in tree.bindings if (b.path or "").startswith("torch")}):
+        yield from tree.loads.get(name, ())
+
+
+def _rank_test(call: cst.Call, builder: Builder) -> str | None:
+    """The test of a rank that a barrier stands behind, None where there is none, or an else."""
+    for above in builder.tree.ancestors(call):
+        if isinstance(above, (cst.FunctionDef, cst.Lambda)):
+            return None
+        if isinstance(above, cst.If):
+            test = builder.tree.source(above.test)
+            if test.endswith("is_initialized()") and " " not in test:
+                return None  # made of a meeting point, or meant to be where there are others
+            if _RANK_TEST.search(test):
+                return None if above.orelse is not None else test
+    return None

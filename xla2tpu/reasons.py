@@ -40,5 +40,6 @@ REASONS: dict[str, str] = {
     "uses-remain": "names that it binds are still used by places that are left to a person",
     "value-escapes": "the value is handed on to code that cannot be seen from here",
     "version-gate": "the branch depends on the torch_xla release",
+    "waits-now": "it did nothing under the backend xla, and waits for all processes now",
     "whole-program": "loaders, launch, gradients and collectives have to change together",
 }

@@ -11,6 +11,7 @@ from xla2tpu.sites import Site, within
 from xla2tpu.syntax import is_constant
 from xla2tpu.tree import Tree
 
+_CHANGERS = frozenset({"add", "append", "extend", "insert", "setdefault", "update"})
 _DEFINITIONS = (cst.FunctionDef, cst.ClassDef, cst.Import, cst.ImportFrom, cst.Pass)
 
 
@@ -33,14 +34,7 @@ def is_at_top(node: cst.CSTNode, tree: Tree) -> bool:
 
 def runs_at_import(site: Site, tree: Tree) -> bool:
     """Whether a place runs when its file is imported: in no function and under no main guard."""
-    if not is_at_top(site.expression, tree):
-        return False
-    inside: cst.CSTNode = site.expression
-    for above in tree.ancestors(site.expression):
-        if is_main_guard(above) and isinstance(above, cst.If) and inside is above.body:
-            return False
-        inside = above
-    return True
+    return is_at_top(site.expression, tree) and _guard_above(site.expression, tree) is None
 
 
 def may_be_guarded(site: Site, tree: Tree) -> bool:
@@ -119,6 +113,7 @@ def reads_parents_globals(node: cst.BaseExpression, site: Site, builder: Builder
     process does not run.
     """
     tree = builder.tree
+    loads = {id(name): scope for uses in tree.loads.values() for name, scope in uses}
     reached: set[int] = set()
     read: set[str] = set()
     queue: list[cst.CSTNode] = [node]
@@ -128,9 +123,9 @@ def reads_parents_globals(node: cst.BaseExpression, site: Site, builder: Builder
             continue
         reached.add(id(top))
         for below in descendants(top):
-            if not isinstance(below, cst.Name) or below.value in read:
+            if not isinstance(below, cst.Name) or id(below) not in loads or below.value in read:
                 continue
-            owner = tree.scope(below).owner(below.value)
+            owner = loads[id(below)].owner(below.value)
             if owner is None or owner.parent is not None:
                 continue
             read.add(below.value)
@@ -141,16 +136,63 @@ def reads_parents_globals(node: cst.BaseExpression, site: Site, builder: Builder
 
 
 def _is_set_by_parent(name: str, reached: set[int], tree: Tree) -> bool:
-    found = False
+    changes = [load for load, _ in tree.loads_of(name, tree.root) if _is_changed(load, tree)]
+    set_by_parent = any(_guard_above(load, tree) is not None for load in changes)
     for binding in tree.root.bindings.get(name, []):
         above = [binding.node, *tree.ancestors(binding.node)]
         if any(id(a) in reached for a in above):
             return False  # the new process sets it itself
-        inside = any(isinstance(a, (cst.FunctionDef, cst.ClassDef)) for a in above[1:])
-        defines = binding.kind in ("def", "class") and not inside
-        guarded = any(is_main_guard(a) for a in above)
-        found = found or guarded or (inside and not defines and binding.kind != "declared")
-    return found
+        guarded = _guard_above(binding.node, tree) is not None
+        by_function = binding.scope.parent is not None
+        set_by_parent = set_by_parent or guarded or by_function
+    return set_by_parent
+
+
+def _guard_above(node: cst.CSTNode, tree: Tree) -> cst.If | None:
+    """The main guard in whose suite a node stands."""
+    inside = node
+    for above in tree.ancestors(node):
+        if isinstance(above, cst.If) and inside is above.body and is_main_guard(above):
+            return above
+        inside = above
+    return None
+
+
+def _is_changed(load: cst.CSTNode, tree: Tree) -> bool:
+    """Whether what a name holds is changed: an item or attribute set, or a method that adds."""
+    parent = tree.parent(load)
+    if not isinstance(parent, (cst.Attribute, cst.Subscript)) or parent.value is not load:
+        return False
+    called = isinstance(parent, cst.Attribute) and parent.attr.value in _CHANGERS
+    return called or id(parent) in tree.stored
+
+
+def is_started_at_import(site: Site, tree: Tree) -> bool:
+    """Whether the function around a place is called when the file is imported, under no guard."""
+    names: set[str] = set()
+    found = _top_definition(site.expression, tree)
+    while found is not None:
+        names.add(found)
+        callers: set[str] = set()
+        for name in names:
+            for load, _ in tree.loads_of(name, tree.root):
+                caller = _top_definition(load, tree)
+                if caller is not None:
+                    callers.add(caller)
+                elif isinstance(tree.parent(load), cst.Call) and not _guard_above(load, tree):
+                    return True
+        found = next(iter(sorted(callers - names)), None)
+    return False
+
+
+def _top_definition(node: cst.CSTNode, tree: Tree) -> str | None:
+    """The name of the function or class at the top of the file around a node."""
+    for above in tree.ancestors(node):
+        if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+            outer = tree.parent(above)
+            if isinstance(outer, cst.Module):
+                return above.name.value
+    return None
 
 
 def asks_torch_xla(node: cst.BaseExpression, scope: Scope, builder: Builder) -> bool:

@@ -25,8 +25,8 @@ _PICKLE = (
     " the program with torchrun and call the worker directly."
 )
 _GUARD = (
-    'Put this call and all that follows it under `if __name__ == "__main__":`, since each process'
-    " imports the file."
+    'Put what starts the processes, and all that follows it, under `if __name__ == "__main__":`,'
+    " since each process imports the file."
 )
 
 
@@ -73,6 +73,9 @@ def started(site: Site, builder: Builder, nprocs: str) -> Change | str:
         return "fork-globals"
     template = "launch({fn}, args={args}"
     template += f", nprocs={nprocs})" if nprocs else ")"
+    if forked and workers.is_started_at_import(site, builder.tree):
+        site.advice = _GUARD
+        return "main-guard"
     if not workers.runs_at_import(site, builder.tree):
         return builder.replace(site, template, helpers=["launch"])
     if site.context != "statement" or not workers.may_be_guarded(site, builder.tree):

@@ -18,6 +18,10 @@ _ALL = (
 def spawn(site: Site, builder: Builder) -> Change | str:
     """Rewrite a start of processes; one is a direct call, any other number all devices."""
     assert site.bound is not None
+    join = site.bound.args.get("join")
+    waits = join is None or builder.tree.source(join.value) == "True"
+    if not waits and site.context == "value":
+        return "unsupported-form"  # up to 2.0 it gave back the processes
     given = site.bound.args.get("nprocs")
     source = builder.tree.source(given.value) if given is not None else "None"
     if source == "1":
