@@ -319,6 +319,18 @@ class Matcher:
                 for name in site.case.helpers:
                     uses[name] = uses.get(name, 0) + 1
         self._respect_programs(sites)
+        naming = self.builder.naming
+        while True:
+            self._build_all(sites)
+            if all(naming.vacated(name) for name in naming.taken):
+                return
+            # A helper took the name of an import that a refused site still uses.
+            naming.forget()
+            for site in sites:
+                if site.case is not None and site.case.action != "keep":
+                    site.change = None
+
+    def _build_all(self, sites: list[Site]) -> None:
         for site in sites:
             if site.fixable and site.case is not None and site.change is None:
                 self._build(site, site.case)
