@@ -357,6 +357,7 @@ class Matcher:
             launcher = self.builder.sites.get(id(call)) if call is not None else None
             if site.context == "reference" and launcher and launcher.rule.code in _LAUNCHERS:
                 site.refuse("whole-program")
+                launcher.refuse("whole-program")
 
     def _keep_classes(self, sites: list[Site]) -> None:
         """The uses of one class change together: a test by another class would always fail."""

@@ -68,7 +68,7 @@ def _is_inert(statement: cst.CSTNode, tree: Tree) -> bool:
             return is_constant(value)
         case cst.Expr(value=value):
             return is_constant(value)
-    return isinstance(statement, _DEFINITIONS) or is_main_guard(statement)
+    return isinstance(statement, _DEFINITIONS)
 
 
 def is_picklable(node: cst.BaseExpression, site: Site, builder: Builder, forked: bool) -> bool:
