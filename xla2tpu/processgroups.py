@@ -35,6 +35,7 @@ _RANK_TEST = re.compile(
 )
 _BACKEND = '"cpu:gloo,tpu:tpu_dist"'
 _DIST = ("import torch.distributed as dist",)
+_CLASS = "XLA525"
 _LAUNCHERS = frozenset({"XLA506", "XLA507"})
 # What the launcher has no place for; torch_xla had none for it either.
 _PLAIN = frozenset({"backend", "init_method", "rank", "world_size"})
@@ -72,13 +73,15 @@ def mend(sites: list[Site], builder: Builder, single_controller: bool) -> None:
             if call is not None:
                 by_call.setdefault(id(call), (call, []))[1].append(site)
     launchers = [s for s in sites if s.rule.code in _LAUNCHERS and s.call is not None]
+    # A test of the group's class would fail with another backend.
+    tested = any(s.rule.code == _CLASS and not s.fixable for s in sites)
     for call, group in by_call.values():
         first, rest = group[0], group[1:]
-        made = (
-            "single-controller"
-            if single_controller
-            else _mended(first, call, launchers, sites, builder)
-        )
+        made: Change | str
+        if single_controller or tested:
+            made = "single-controller" if single_controller else "whole-program"
+        else:
+            made = _mended(first, call, launchers, sites, builder)
         if isinstance(made, str):
             for site in group:
                 site.refuse(made)
