@@ -41,6 +41,20 @@ class HelperTexts:
             self._require(needed, found, seen)
             found.append(needed)
 
+    def uses(self, active: set[Site]) -> set[str]:
+        """The names of the file's own imports that the helpers need, so that these stay."""
+        naming = self.builder.naming
+        if self.builder.settings.helpers_module is not None:
+            return set()
+        naming.at = None
+        found: set[str] = set()
+        for name in self.needed(active):
+            for text in self.builder.rules.helpers[name].imports:
+                local, statement = naming.local(Import.parse(text), self.tree.root)
+                if statement is None:
+                    found.add(local.split(".")[0])
+        return found
+
     def code(self, name: str, needs: list[str]) -> str:
         """The source of a helper under the names of the file; adds to the imports needed."""
         helper = self.builder.rules.helpers[name]
