@@ -53,6 +53,17 @@ def calls(builder: Builder) -> list[cst.Call]:
     return list(found.values())
 
 
+def is_destroyed(builder: Builder) -> bool:
+    """Whether the program gives its process group back itself."""
+    return any(
+        builder.meaning(node, builder.tree.scope(node)) == "torch.distributed.destroy_process_group"
+        for node in (
+            *builder.tree.attributes.get("destroy_process_group", ()),
+            *(n for n, _ in builder.tree.loads.get("destroy_process_group", ())),
+        )
+    )
+
+
 def _maker_around(node: cst.CSTNode, builder: Builder) -> cst.Call | None:
     arg = builder.tree.parent(node)
     call = builder.tree.parent(arg) if isinstance(arg, cst.Arg) else None

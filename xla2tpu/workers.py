@@ -106,6 +106,18 @@ def _is_picklable_binding(binding: Binding, site: Site, builder: Builder, forked
     return binding.path is not None or binding.kind == "class" or not forked
 
 
+def is_defined_here(node: cst.BaseExpression, site: Site, builder: Builder) -> bool:
+    """Whether a function is one of the file, by itself or with some arguments filled in."""
+    if isinstance(node, cst.Call) and node.args:
+        partial = builder.callee(node, site.scope) == "functools.partial"
+        return partial and is_defined_here(node.args[0].value, site, builder)
+    if not isinstance(node, cst.Name):
+        return isinstance(node, cst.Lambda)
+    owner = site.scope.owner(node.value)
+    bindings = owner.bindings[node.value] if owner is not None else []
+    return bool(bindings) and all(b.kind == "def" for b in bindings)
+
+
 def reads_parents_globals(node: cst.BaseExpression, site: Site, builder: Builder) -> bool:
     """Whether a function reads names that only the process which forks has set.
 

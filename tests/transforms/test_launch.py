@@ -228,3 +228,27 @@ if __name__ == "__main__":
     assert 'return dist.run(index), all_reduce_tensors("sum", launch_worker)\n' in text
     assert "torch.distributed.init_process_group(" in text
     compile(text, "example.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("worker", "end"),
+    [
+        ("def worker(index):\n    print(index)\n", ["dist.destroy_process_group()"]),
+        (
+            "import torch.distributed as dist\n\n\n"
+            "def worker(index):\n    dist.destroy_process_group()\n",
+            [],
+        ),
+        (
+            "from engine import worker\n",
+            ["if dist.is_initialized():", "    dist.destroy_process_group()"],
+        ),
+    ],
+    ids=["bare", "by the worker", "of another file"],
+)
+def test_group_is_given_back_once(worker: str, end: list[str]) -> None:
+    source = f"{HEAD}{worker}\n\n{under_guard('xmp.spawn(worker)')}"
+    body = ['dist.init_process_group("cpu:gloo,tpu:tpu_dist")', "worker(dist.get_rank())", *end]
+    result = run(source, "torchrun")
+    assert result.output is not None
+    assert result.output.decode().endswith(under_guard("\n".join(body)))

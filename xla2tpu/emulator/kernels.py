@@ -105,9 +105,7 @@ def set_nothing(tensor: torch.Tensor) -> torch.Tensor:
     return memory.over(tensor, aten.empty.memory_format((0,), dtype=tensor.dtype, device="cpu"))
 
 
-def resize(
-    tensor: torch.Tensor, size: list[int], *, memory_format: Any = None
-) -> torch.Tensor:
+def resize(tensor: torch.Tensor, size: list[int], *, memory_format: Any = None) -> torch.Tensor:
     cpu = memory.host(tensor)
     aten.resize_.default(cpu, size, memory_format=memory_format)
     fallback.keep_size(tensor, cpu)

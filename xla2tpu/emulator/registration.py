@@ -115,7 +115,9 @@ def _patch_pinning() -> None:
 
     def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
         if self.device.type == "tpu":
-            raise RuntimeError("cannot pin 'torch.tpu.FloatTensor' only dense CPU tensors can be pinned")
+            raise RuntimeError(
+                "cannot pin 'torch.tpu.FloatTensor' only dense CPU tensors can be pinned"
+            )
         if is_pinned(self):
             return self
         pinned = self.clone()

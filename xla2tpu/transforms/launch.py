@@ -12,6 +12,7 @@ from xla2tpu.syntax import PRIMARY, precedence
 from xla2tpu.template import Piece, Slice
 
 _DIST = ("import torch.distributed as dist",)
+_DESTROY = "dist.destroy_process_group()"
 _NOTEBOOK = (
     "Write the functions to a file (%%writefile train.py in the first line of a cell) and start it"
     " with !torchrun --nproc_per_node=N train.py after `python -m torch.tpu.distributed`."
@@ -86,15 +87,16 @@ def started(site: Site, builder: Builder, nprocs: str) -> Change | str:
 
 
 def _torchrun(site: Site, builder: Builder) -> Change | str:
+    assert site.bound is not None
     if site.context != "statement":
         return "unsupported-form"
     site.fix_title = "Call the function in the process that torchrun started"
     call, extra = _called(site, builder, "dist.get_rank()")
-    lines = (
-        'dist.init_process_group("cpu:gloo,tpu:tpu_dist")',
-        call,
-        "dist.destroy_process_group()",
-    )
+    lines = ['dist.init_process_group("cpu:gloo,tpu:tpu_dist")', call]
+    if not processgroups.is_destroyed(builder):
+        # A worker of another file may give its group back itself.
+        here = workers.is_defined_here(site.bound.args["fn"].value, site, builder)
+        lines += [_DESTROY] if here else ["if dist.is_initialized():", f"    {_DESTROY}"]
     return builder.statement(site, "\n".join(lines), _DIST, extra=extra)
 
 

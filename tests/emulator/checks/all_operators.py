@@ -58,10 +58,7 @@ def _back(value: Any) -> Any:
 
 
 def _gradients(result: Any, inputs: list[torch.Tensor]) -> list[Any]:
-    outputs = [
-        t for t in tree_leaves(result)
-        if isinstance(t, torch.Tensor) and t.requires_grad
-    ]
+    outputs = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad]
     if not outputs or not inputs:
         return []
     total = sum((o.abs() if o.is_complex() else o).sum() for o in outputs)

@@ -47,9 +47,7 @@ def _pooling(dimensions: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
     ) -> torch.Tensor:
         """Max pooling without a gradient."""
         with torch.no_grad():
-            result: torch.Tensor = pool(
-                input, kernel_size, stride, padding, dilation, ceil_mode
-            )
+            result: torch.Tensor = pool(input, kernel_size, stride, padding, dilation, ceil_mode)
         return result
 
     def backward(
