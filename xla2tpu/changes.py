@@ -27,6 +27,8 @@ INDENT = "\x00"
 _SEPARATOR = re.compile(r"\s*,(?:[ \t\f]|#[^\r\n]*|\\?(?:\r\n|\r|\n))*")
 _TAIL = re.compile(r"(,?)((?:\s|#[^\r\n]*(?:\r\n|\r|\n))*)\)\Z")
 _OPENING = re.compile(r"\(((?:\s|#[^\r\n]*(?:\r\n|\r|\n))*)(?:\w+\s*=\s*)?\Z")
+_REMARK = re.compile(r",([ \t]*#[^\r\n]*)((?:\r\n|\r|\n)[ \t]*)")
+_NEWLINE = re.compile(r"[\r\n]")
 _BROKEN = re.compile(r"[\w.]+\(([ \t]*(?:\r\n|\r|\n)[ \t]*)")
 _EQUAL = re.compile(r"((?:(?! (?:==|and|or|if|not) ).)*) == ([\w\"']+)")
 
@@ -354,6 +356,11 @@ class Builder:
             tail = _TAIL.search(old)
             if tail is None:
                 return new
+            remark = _REMARK.match(old) if new == ")" else None
+            if remark and len(remark[0]) < len(old) - len(tail[0]):
+                # The comment of the last argument that stays.
+                end = tail[2] if _NEWLINE.search(tail[2]) else remark[2]
+                return f",{remark[1]}{end})"
             if new == ")":
                 return tail[0]
             if new.startswith(", ") and ("\n" in tail[2] or "\r" in tail[2]):
