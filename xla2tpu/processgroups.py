@@ -35,8 +35,13 @@ _RANK_TEST = re.compile(
 )
 _BACKEND = '"cpu:gloo,tpu:tpu_dist"'
 _DIST = ("import torch.distributed as dist",)
+_OWN = re.compile(r"gloo|tpu_dist")
 _CLASS = "XLA525"
 _LAUNCHERS = frozenset({"XLA506", "XLA507"})
+TWICE = (
+    "Start the processes by torchrun or torch.multiprocessing, and make one process group in each:"
+    " the worker makes one itself."
+)
 # What the launcher has no place for; torch_xla had none for it either.
 _PLAIN = frozenset({"backend", "init_method", "rank", "world_size"})
 
@@ -51,6 +56,33 @@ def calls(builder: Builder) -> list[cst.Call]:
             if call is not None:
                 found[id(call)] = call
     return list(found.values())
+
+
+def makes_its_own(builder: Builder) -> bool:
+    """Whether a function makes a group that would be the second in a launched process.
+
+    Backends of other hardware are in branches of their own, and a test whether there is a group
+    already is what it takes.
+    """
+    tree = builder.tree
+    helper = builder.rules.helpers["launch"]
+    for node in (
+        *tree.attributes.get("init_process_group", ()),
+        *(n for n, _ in tree.loads.get("init_process_group", ())),
+    ):
+        call = tree.parent(node)
+        if not isinstance(call, cst.Call) or call.func is not node or not call.args:
+            continue
+        scope = tree.scope(call)
+        backend = _text(call.args[0].value) or ""
+        if builder.callee(call, scope) not in _MAKERS or not _OWN.search(backend):
+            continue
+        functions = [a for a in tree.ancestors(call) if isinstance(a, cst.FunctionDef)]
+        tests = [tree.source(a.test) for a in tree.ancestors(call) if isinstance(a, cst.If)]
+        ours = any(builder.naming.present(helper, f.name.value) for f in functions)
+        if functions and not ours and not any("is_initialized" in test for test in tests):
+            return True
+    return False
 
 
 def is_destroyed(builder: Builder) -> bool:
@@ -86,13 +118,14 @@ def mend(sites: list[Site], builder: Builder, single_controller: bool) -> None:
     launchers = [s for s in sites if s.rule.code in _LAUNCHERS and s.call is not None]
     # A test of the group's class would fail with another backend.
     tested = any(s.rule.code == _CLASS and not s.fixable for s in sites)
+    launched = bool(launchers) and all(s.fixable for s in launchers)
     for call, group in by_call.values():
         first, rest = group[0], group[1:]
         made: Change | str
         if single_controller or tested:
             made = "single-controller" if single_controller else "whole-program"
         else:
-            made = _mended(first, call, launchers, sites, builder)
+            made = _mended(first, call, launchers if launched else [], sites, builder)
         if isinstance(made, str):
             for site in group:
                 site.refuse(made)
@@ -102,6 +135,12 @@ def mend(sites: list[Site], builder: Builder, single_controller: bool) -> None:
             site.reason, site.change = None, Change(replaced=[site.node])
             site.applicability, site.follows = Applicability.UNSAFE, [first]
             site.fix_title = first.fix_title
+    strings = [s for _, group in by_call.values() for s in group]
+    if launched and any(not s.fixable for s in strings):
+        # One group too many or none: the launch and the groups are left together.
+        for site in (*launchers, *(s for s in strings if s.fixable)):
+            site.refuse("whole-program")
+            site.advice = TWICE
 
 
 def _mended(
@@ -115,29 +154,39 @@ def _mended(
         return "user-option"
     if "pg_options" in bound.args:
         return "argument-not-supported"
-    if launchers and all(s.fixable for s in launchers):
-        return _given_by_launcher(site, call, bound, launchers, builder)
+    if launchers:
+        return _given_by_launcher(site, call, bound, launchers, sites, builder)
     return _own(site, call, bound, sites, builder)
 
 
 def _given_by_launcher(
-    site: Site, call: cst.Call, bound: Bound, launchers: list[Site], builder: Builder
+    site: Site,
+    call: cst.Call,
+    bound: Bound,
+    launchers: list[Site],
+    sites: list[Site],
+    builder: Builder,
 ) -> Change | str:
     """The processes have their group when the worker starts: a second cannot be made."""
     if workers.is_at_top(call, builder.tree):
         return "whole-program"
-    if bound.args.keys() - _PLAIN:
-        return "argument-not-supported"
     statement = builder.tree.parent(call)
     if not isinstance(statement, cst.Expr):
         return "unsupported-form"
+    if bound.args.keys() - _PLAIN:
+        return _own(site, call, bound, sites, builder, tested=True)
     site.follows = list(launchers)
     site.fix_title = "Remove the process group that the launcher has made"
     return builder.delete(site, call)
 
 
 def _own(
-    site: Site, call: cst.Call, bound: Bound, sites: list[Site], builder: Builder
+    site: Site,
+    call: cst.Call,
+    bound: Bound,
+    sites: list[Site],
+    builder: Builder,
+    tested: bool = False,
 ) -> Change | str:
     """Make the group by the variables that the launcher sets, and not a second time."""
     tree = builder.tree
@@ -160,7 +209,8 @@ def _own(
             parts.append(f"{keyword}{{item{index}}}")
     template = f"{{callee}}({', '.join(parts)})"
     site.fix_title = "Make the process group of TorchTPU"
-    if _is_script(call, builder) or not isinstance(tree.parent(call), cst.Expr):
+    alone = _is_script(call, builder) and not tested
+    if alone or not isinstance(tree.parent(call), cst.Expr):
         return builder.replace(site, template, extra=extra, node=call)
     guarded = f"if not dist.is_initialized():\n    {template}"
     return builder.statement(site, guarded, _DIST, extra=extra)

@@ -6,6 +6,7 @@ import libcst as cst
 
 from xla2tpu import processgroups, workers
 from xla2tpu.changes import Builder
+from xla2tpu.match import is_single_controller
 from xla2tpu.model import Applicability
 from xla2tpu.sites import Change, Site
 from xla2tpu.syntax import PRIMARY, precedence
@@ -59,11 +60,13 @@ def single(site: Site, builder: Builder) -> Change | str:
 def started(site: Site, builder: Builder, nprocs: str) -> Change | str:
     """Start the function with the helper, or let torchrun have started it."""
     assert site.bound is not None
+    if is_single_controller(list(builder.sites.values())):
+        return "single-controller"
     if workers.is_notebook(builder.tree):
         site.advice = _NOTEBOOK
         return "notebook"
     if builder.settings.launcher == "torchrun":
-        return _torchrun(site, builder)
+        return _twice(site, builder) or _torchrun(site, builder)
     function = site.bound.args["fn"].value
     forked = _is_forked(site, builder)
     if not workers.is_picklable(function, site, builder, forked):
@@ -73,17 +76,26 @@ def started(site: Site, builder: Builder, nprocs: str) -> Change | str:
         site.advice = _FORK
         return "fork-globals"
     template = "launch({fn}, args={args}"
+    refused = _twice(site, builder)
     template += f", nprocs={nprocs})" if nprocs else ")"
     if forked and workers.is_started_at_import(site, builder.tree):
         site.advice = _GUARD
         return "main-guard"
     if not workers.runs_at_import(site, builder.tree):
-        return builder.replace(site, template, helpers=["launch"])
+        return refused or builder.replace(site, template, helpers=["launch"])
     if site.context != "statement" or not workers.may_be_guarded(site, builder.tree):
         site.advice = _GUARD
         return "main-guard"
     guarded = f'if __name__ == "__main__":\n    {template}'
-    return builder.statement(site, guarded, helpers=["launch"])
+    return refused or builder.statement(site, guarded, helpers=["launch"])
+
+
+def _twice(site: Site, builder: Builder) -> str | None:
+    """Why a worker that makes its own process group is left."""
+    if not processgroups.makes_its_own(builder):
+        return None
+    site.advice = processgroups.TWICE
+    return "whole-program"
 
 
 def _torchrun(site: Site, builder: Builder) -> Change | str:
