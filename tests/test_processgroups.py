@@ -47,6 +47,8 @@ def test_arguments(before: str, after: str) -> None:
     [
         ('options, init_method="xla://"', "user-option"),
         ('"nccl", init_method="xla://"', "user-option"),
+        ('"xla" if rank else "nccl"', "user-option"),
+        ('backend="nccl" if rank else "xla", rank=rank', "user-option"),
         ('"xla", pg_options=options', "argument-not-supported"),
         ('"xla", *options', "starred-arguments"),
         ('"xla", **options', "starred-arguments"),

@@ -178,7 +178,9 @@ def test_settings_come_from_command_line_and_configuration(
     assert seen["tests/b.py"].ignore == ("XLA1", "XLA2")
     assert seen["sub/c.py"].select == ("XLA3",)
     assert seen["sub/c.py"].root == str(tmp_path / "sub")
-    request = Request(mode=Mode.FIX, select=("XLA5",), ignore=(), helpers_module="q", launcher="spawn")
+    request = Request(
+        mode=Mode.FIX, select=("XLA5",), ignore=(), helpers_module="q", launcher="spawn"
+    )
     given = settings_of(monkeypatch, request)["tests/b.py"]
     assert (given.select, given.ignore, given.helpers_module) == (("XLA5",), ("XLA2",), "q")
     assert given.launcher == "spawn"

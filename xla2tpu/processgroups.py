@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from xla2tpu import workers
+from xla2tpu import devices, workers
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
 from xla2tpu.rules import Rule
@@ -97,7 +97,7 @@ def is_destroyed(builder: Builder) -> bool:
 
 
 def _maker_around(node: cst.CSTNode, builder: Builder) -> cst.Call | None:
-    arg = builder.tree.parent(node)
+    arg = devices.argument_around(node, builder)
     call = builder.tree.parent(arg) if isinstance(arg, cst.Arg) else None
     if not isinstance(call, cst.Call):
         return None

@@ -18,6 +18,7 @@ _NOTEBOOK = (
     "Write the functions to a file (%%writefile train.py in the first line of a cell) and start it"
     " with !torchrun --nproc_per_node=N train.py after `python -m torch.tpu.distributed`."
 )
+_AGAIN = "processes are spawned, and run the code at the top of the file again: seed what is random"
 _FORK = (
     "Hand the values over in args=, or set them at the top of the file: a spawned process imports"
     " the file, and does not run what stands under the main guard."
@@ -75,6 +76,8 @@ def started(site: Site, builder: Builder, nprocs: str) -> Change | str:
     if forked and workers.reads_parents_globals(function, site, builder):
         site.advice = _FORK
         return "fork-globals"
+    if forked:
+        site.message = f"{site.message or site.rule.message}; {_AGAIN}"
     template = "launch({fn}, args={args}"
     refused = _twice(site, builder)
     template += f", nprocs={nprocs})" if nprocs else ")"
