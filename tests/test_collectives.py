@@ -293,7 +293,9 @@ def test_launch_of_one_process_stays_in_it(tmp_path: Path) -> None:
     """
     done = run(str(program(tmp_path, 2, main)))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["host of 1", "['a0'] of 1", "[(0, 1, 2)] False"]
+    assert done.stdout.splitlines() == [
+        "host of 1", "host of 1", "['a0'] of 1", "[(0, 1, 2)] False"
+    ]  # fmt: skip
 
 
 def test_launch_hands_exceptions_on(tmp_path: Path) -> None:

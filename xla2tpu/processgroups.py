@@ -37,7 +37,7 @@ _BACKEND = '"cpu:gloo,tpu:tpu_dist"'
 _DIST = ("import torch.distributed as dist",)
 _OWN = re.compile(r"gloo|tpu_dist")
 _CLASS = "XLA525"
-_LAUNCHERS = frozenset({"XLA506", "XLA507"})
+LAUNCHERS = frozenset({"XLA506", "XLA507"})
 TWICE = (
     "Start the processes by torchrun or torch.multiprocessing, and make one process group in each:"
     " the worker makes one itself."
@@ -115,7 +115,7 @@ def mend(sites: list[Site], builder: Builder, single_controller: bool) -> None:
             call = _maker_around(site.node, builder)
             if call is not None:
                 by_call.setdefault(id(call), (call, []))[1].append(site)
-    launchers = [s for s in sites if s.rule.code in _LAUNCHERS and s.call is not None]
+    launchers = [s for s in sites if s.rule.code in LAUNCHERS and s.call is not None]
     # A test of the group's class would fail with another backend.
     tested = any(s.rule.code == _CLASS and not s.fixable for s in sites)
     launched = bool(launchers) and all(s.fixable for s in launchers)

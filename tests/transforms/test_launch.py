@@ -252,3 +252,28 @@ def test_group_is_given_back_once(worker: str, end: list[str]) -> None:
     result = run(source, "torchrun")
     assert result.output is not None
     assert result.output.decode().endswith(under_guard("\n".join(body)))
+
+
+@pytest.mark.parametrize(
+    "starts",
+    [
+        "for fold in range(3):\n    xmp.spawn(worker)",
+        "xmp.spawn(worker)\nprint(1)\nxmp.spawn(worker)",
+    ],
+)
+def test_groups_of_torchrun_are_made_once(starts: str) -> None:
+    source = f"{HEAD}def worker(index):\n    print(index)\n\n\n{under_guard(starts)}"
+    result = run(source, "torchrun")
+    assert result.output is not None
+    text = result.output.decode()
+    count = starts.count("spawn")
+    assert text.count("if not dist.is_initialized():") == count
+    assert text.count("dist.init_process_group(") == text.count("worker(dist.get_rank())") == count
+    assert text.count("atexit.register(dist.destroy_process_group)") == count
+
+
+def test_groups_that_workers_give_back_cannot_be_made_again() -> None:
+    worker = "import torch.distributed as dist\n\n\n"
+    worker += "def worker(index):\n    dist.destroy_process_group()\n\n\n"
+    loop = "for fold in range(3):\n    xmp.spawn(worker)"
+    assert reasons(HEAD + worker + under_guard(loop), "torchrun") == ["unsupported-form"]

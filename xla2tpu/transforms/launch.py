@@ -8,6 +8,7 @@ from xla2tpu import processgroups, workers
 from xla2tpu.changes import Builder
 from xla2tpu.match import is_single_controller
 from xla2tpu.model import Applicability
+from xla2tpu.processgroups import LAUNCHERS
 from xla2tpu.sites import Change, Site
 from xla2tpu.syntax import PRIMARY, precedence
 from xla2tpu.template import Piece, Slice
@@ -107,12 +108,30 @@ def _torchrun(site: Site, builder: Builder) -> Change | str:
         return "unsupported-form"
     site.fix_title = "Call the function in the process that torchrun started"
     call, extra = _called(site, builder, "dist.get_rank()")
-    lines = ['dist.init_process_group("cpu:gloo,tpu:tpu_dist")', call]
+    init = 'dist.init_process_group("cpu:gloo,tpu:tpu_dist")'
+    if _is_repeated(site, builder):
+        # torchrun's store keeps the addresses of the first group: a second would not be found.
+        if processgroups.is_destroyed(builder):
+            return "unsupported-form"
+        lines = ["if not dist.is_initialized():", f"    {init}"]
+        lines += ["    atexit.register(dist.destroy_process_group)", call]
+        imports = ["import atexit", *_DIST]
+        return builder.statement(site, "\n".join(lines), imports, extra=extra)
+    lines = [init, call]
     if not processgroups.is_destroyed(builder):
         # A worker of another file may give its group back itself.
         here = workers.is_defined_here(site.bound.args["fn"].value, site, builder)
         lines += [_DESTROY] if here else ["if dist.is_initialized():", f"    {_DESTROY}"]
     return builder.statement(site, "\n".join(lines), _DIST, extra=extra)
+
+
+def _is_repeated(site: Site, builder: Builder) -> bool:
+    """Whether a program may launch more than once: in a loop, or in several places."""
+    tree = builder.tree
+    loops = (cst.For, cst.While)
+    if any(isinstance(above, loops) for above in tree.ancestors(site.expression)):
+        return True
+    return sum(s.call is not None and s.rule.code in LAUNCHERS for s in builder.sites.values()) > 1
 
 
 def _called(site: Site, builder: Builder, index: str) -> tuple[str, dict[str, Piece]]:
