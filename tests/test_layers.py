@@ -25,6 +25,7 @@ LAYERS = {
     "engine": "analysis markers findings engine helpersmodule",
     "running": "config discover writer batch runner",
     "report": "report",
+    "emulator": "emulator",
     "commands": "commands cli __main__ docs",
 }
 LAYER = {name: i for i, names in enumerate(LAYERS.values()) for name in names.split()}
@@ -32,6 +33,7 @@ HEAVY = {
     "libcst": {"reading", "rewriting", "transforms", "engine"},
     "yaml": {"rules"},
     "click": {"commands"},
+    "torch": {"emulator"},
     "concurrent": {"running"},
     "multiprocessing": {"running"},
 }

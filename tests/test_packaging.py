@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -100,11 +101,14 @@ def test_editable(source: Path, tmp_path: Path) -> None:
 def test_what_the_wheel_holds(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        (metadata,) = (n for n in names if n.endswith("dist-info/METADATA"))
+        (metadata,) = (n for n in names if re.fullmatch(r"[^/]*dist-info/METADATA", n))
         text = archive.read(metadata).decode()
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "xla2tpu").rglob("*.py")}
     assert modules <= names
     assert "xla2tpu/py.typed" in names
+    shadow = "xla2tpu/emulator/shadow/torch_tpu-0.2.0.dist-info"
+    assert {f"{shadow}/METADATA", f"{shadow}/entry_points.txt"} <= names
+    assert "xla2tpu/emulator/data/torch_tpu-0.2.0.json" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert {name.partition("/")[0] for name in names if "dist-info" not in name} == {"xla2tpu"}
     assert "License-Expression: Apache-2.0" in text

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+    None in map(importlib.util.find_spec, ("torch", "numpy")),
+    reason="torch and numpy are not installed",
 )
 
 CHECKS = Path(__file__).parent / "checks"
@@ -41,7 +42,7 @@ def results(module: str) -> dict[str, list[str]]:
     command = [sys.executable, "-m", "xla2tpu.emulator", *OPTIONS.get(module, [])]
     done = subprocess.run(
         [*command, str(CHECKS), module],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -87,7 +87,7 @@ def set_storage_offset(
     if needed > storage.nbytes():
         raise RuntimeError("Trying to resize storage that is not resizable")
     if getattr(storage, "_tpu_block", None) is None:
-        storage._tpu_block = memory.Block(torch.UntypedStorage(0))  # type: ignore[attr-defined]
+        storage._tpu_block = memory.Block(torch.UntypedStorage(0))
     return memory._device_set(_CPU, tensor, storage, offset, size, stride)
 
 
@@ -131,7 +131,7 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
 def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     if target.shape != source.shape:
         target.resize_(source.shape)
-    return copy_from(source, target)  # type: ignore[no-any-return]
+    return copy_from(source, target)
 
 
 def to_copy(

@@ -13,7 +13,6 @@ from torch.utils import backend_registration
 from xla2tpu.emulator import (
     accelerator,
     autocast,
-    collectives,
     compilation,
     device,
     fallback,
@@ -27,14 +26,12 @@ from xla2tpu.emulator.settings import SHADOW, Settings
 
 LOADED = (
     "torch_tpu has registered its operators in this process already, so they cannot be emulated. "
-    "Start the program with `xla2tpu emulate`, or import torch with TORCH_DEVICE_BACKEND_AUTOLOAD=0."
+    "Start the program with `xla2tpu emulate`, or set "
+    "TORCH_DEVICE_BACKEND_AUTOLOAD=0."
 )
+_begun = False
 # torch keeps what is registered as long as these are there.
 _libraries: list[Any] = []
-
-
-def _registered() -> bool:
-    return bool(_libraries)
 
 
 def register(settings: Settings) -> None:
@@ -42,10 +39,12 @@ def register(settings: Settings) -> None:
 
     Raises RuntimeError where the real torch_tpu was there first.
     """
-    if _registered():
+    global _begun
+    if _begun:  # importing `torch_tpu` below comes back here
         return
     if torch._C._dispatch_has_kernel_for_dispatch_key("aten::add.out", "PrivateUse1"):
         raise RuntimeError(LOADED)
+    _begun = True
     _shadow_torch_tpu()
     if hasattr(torch, "tpu"):  # what torch_tpu leaves on a host without TPUs
         del torch.tpu
@@ -60,8 +59,6 @@ def register(settings: Settings) -> None:
 def _shadow_torch_tpu() -> None:
     """Let `torch_tpu` be the package of the shadow folder."""
     shadow = str(SHADOW)
-    if shadow not in sys.path:
-        sys.path.insert(0, shadow)
     for name in [n for n in sys.modules if n.split(".")[0] == "torch_tpu"]:
         if not str(getattr(sys.modules[name], "__file__", "")).startswith(shadow):
             del sys.modules[name]
@@ -91,6 +88,8 @@ def _register_operators(settings: Settings) -> None:
             aten.impl(name, torch.library.fallthrough_kernel, mark)
     _libraries.extend((everything, aten, *autocast.register(table["autocast"])))
     if torch.distributed.is_available():
+        from xla2tpu.emulator import collectives
+
         c10d = torch.library.Library("c10d", "IMPL", "PrivateUse1")
         with warnings.catch_warnings():
             # torch has kernels there that hand the tensors to the group as they are.
@@ -102,7 +101,7 @@ def _register_operators(settings: Settings) -> None:
 
 
 def _patch_torch() -> None:
-    torch.Generator = randomness.Generator  # type: ignore[misc]
+    torch.Generator = randomness.Generator
     accelerator.patch()
     compilation.patch()
     storages.patch()
@@ -121,14 +120,14 @@ def _patch_pinning() -> None:
         if is_pinned(self):
             return self
         pinned = self.clone()
-        pinned.untyped_storage()._tpu_pinned = True  # type: ignore[attr-defined]
+        pinned.untyped_storage()._tpu_pinned = True
         return pinned
 
     def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
         return getattr(self.untyped_storage(), "_tpu_pinned", False)
 
-    torch.Tensor.pin_memory = pin_memory  # type: ignore[assignment,method-assign]
-    torch.Tensor.is_pinned = is_pinned  # type: ignore[assignment,method-assign]
+    torch.Tensor.pin_memory = pin_memory
+    torch.Tensor.is_pinned = is_pinned
 
 
 def _patch_precision() -> None:

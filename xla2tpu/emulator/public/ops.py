@@ -118,7 +118,7 @@ def reduce_scatter_dim(
 
 globals().update({name: not_emulated(f"torch.tpu.ops.{name}") for name in _NOT_EMULATED})
 
-__all__ = sorted(  # noqa: PLE0605
+__all__ = sorted(
     [
         *_NOT_EMULATED,
         "all_gather_dim",
