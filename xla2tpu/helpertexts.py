@@ -44,7 +44,7 @@ class HelperTexts:
     def uses(self, active: set[Site]) -> set[str]:
         """The names of the file's own imports that the helpers need, so that these stay."""
         naming = self.builder.naming
-        if self.builder.settings.helpers_module is not None:
+        if naming.helpers_module is not None:
             return set()
         naming.at = None
         found: set[str] = set()

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from xla2tpu.names import Names, is_torch_xla
+from xla2tpu.inhouse import is_torch_xla
+from xla2tpu.names import Names
 from xla2tpu.nodes import dotted
 from xla2tpu.rules import Helper, RuleSet
 from xla2tpu.scopes import Binding, Scope
@@ -97,6 +98,26 @@ class Naming:
         return name, f"{text} as {name}"
 
     @functools.cached_property
+    def guarded_torch(self) -> cst.CSTNode | None:
+        """The import of torch, where the file has it only under an ``if`` at its top."""
+        found: cst.CSTNode | None = None
+        for binding in self.tree.root.bindings.get("torch", []):
+            if binding.path != "torch" or binding.statement is None:
+                return None
+            found = binding.statement
+            if not any(isinstance(a, cst.If) for a in self.tree.ancestors(found)):
+                return None
+        return found
+
+    @functools.cached_property
+    def _torch_guard(self) -> cst.CSTNode | None:
+        """The suite with the import of torch, where that is under a condition."""
+        if self.guarded_torch is None:
+            return None
+        above = self.tree.ancestors(self.guarded_torch)
+        return next((a for a in above if isinstance(a, cst.IndentedBlock)), None)
+
+    @functools.cached_property
     def _imported(self) -> list[Binding]:
         kinds = ("import", "from")
         return [b for b in self.tree.bindings if b.kind in kinds and b.path is not None]
@@ -123,6 +144,8 @@ class Naming:
     def _is_certain(self, binding: Binding, scope: Scope) -> bool:
         """Whether an import has run whenever the place is reached."""
         for above in self.tree.ancestors(binding.node):
+            if above is self._torch_guard:
+                break  # torch itself is there only then, and nothing runs without it
             if isinstance(above, (cst.If, cst.For, cst.While, cst.Match, cst.With)):
                 return False
             if isinstance(above, (cst.FunctionDef, cst.ClassDef)):

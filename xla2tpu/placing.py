@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from xla2tpu.vanished import Vanished
 
 
+# Longer lines of imports are left to nobody's formatter.
+_LINE = 88
+
+
 def additions(
     plan: Plan,
     active: set[Site],
@@ -65,14 +69,12 @@ class _Placer:
         ]  # fmt: skip
         first_use = min((u for u in uses if u is not None), default=None)
         edits: list[Text] = []
-        module = self.plan.builder.settings.helpers_module
+        module = self.plan.builder.naming.helpers_module
         if helpers and module:
-            naming, rules = self.plan.builder.naming, self.plan.builder.rules
+            # What the helpers call themselves is at hand in their module.
             called = {h for s in ordered if s.change is not None for h in s.change.helpers}
-            for name in (h for h in helpers if h in called):
-                local = naming.helper(rules.helpers[name])
-                alias = "" if local == name else f" as {local}"
-                self._note(here, f"from {module} import {name}{alias}", first_use)
+            for text in self._from_module(module, sorted(called.intersection(helpers))):
+                self._note(here, text, first_use)
             helpers = []
         codes: list[str] = []
         # A helper that runs while the file is imported finds only what stands above it.
@@ -89,6 +91,19 @@ class _Placer:
         if codes:
             edits.append(self._helpers(codes, first_use, bool(here)))
         return edits
+
+    def _from_module(self, module: str, helpers: list[str]) -> list[str]:
+        """The imports of helpers from their module: one line, or as many as they fill."""
+        naming, rules = self.plan.builder.naming, self.plan.builder.rules
+        lines: list[str] = []
+        for name in helpers:
+            local = naming.helper(rules.helpers[name])
+            item = name if local == name else f"{name} as {local}"
+            if lines and len(lines[-1]) + len(item) + 2 <= _LINE:
+                lines[-1] += f", {item}"
+            else:
+                lines.append(f"from {module} import {item}")
+        return lines
 
     def _note(self, here: dict[str, int | None], text: str, use: int | None) -> None:
         if text not in here:
@@ -134,11 +149,14 @@ class _Placer:
     def _at_top(self, here: dict[str, int | None]) -> list[Text]:
         places: dict[int, list[tuple[str, bool]]] = {}
         ordered = sorted(here.items(), key=lambda i: (not _is_stdlib(i[0]), _sort_key(i[0])))
+        guarded = self._guarded(ordered)
+        beside = {text.strip() for text, _ in guarded}
+        ordered = [i for i in ordered if i[0] not in beside]
         for text, use in ordered:
             at, after_blank = self._place(text, use)
             places.setdefault(at, []).append((text, after_blank))
-        edits = []
         newline = self.plan.newline
+        edits = [Text(at, at, text + newline, 1) for text, at in guarded]
         for at, texts in places.items():
             content = ""
             for index, (text, _) in enumerate(texts):
@@ -153,6 +171,27 @@ class _Placer:
                 content = newline + content
             edits.append(Text(at, at, content, 1))
         return edits
+
+    def _guarded(self, ordered: list[tuple[str, int | None]]) -> list[tuple[str, int]]:
+        """The imports that go beside a torch that is imported under a condition, and where.
+
+        The file can be imported without torch, and has to stay so.
+        """
+        beside = self.plan.builder.naming.guarded_torch
+        if beside is None:
+            return []
+        line = self.tree.parent(beside)
+        index = next(i for i, n in enumerate(self.body) if self.tree.is_within(beside, n))
+        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+            return []
+        start = self.tree.span(line)[0]
+        indent = self.plan.indent_at(start, line)
+        at = self._after_node(line)
+        return [
+            (indent + text, at)
+            for text, use in ordered
+            if _package(text) == "torch" and (use is None or use > index)
+        ]
 
     def _place(self, text: str, use: int | None) -> tuple[int, bool]:
         """Where one import statement goes, and whether a blank line has to follow it."""
@@ -246,7 +285,10 @@ class _Placer:
         return self.tree.source(self.body[index])
 
     def _after(self, index: int) -> int:
-        start, end = self.tree.span(self.body[index])
+        return self._after_node(self.body[index])
+
+    def _after_node(self, node: cst.CSTNode) -> int:
+        start, end = self.tree.span(node)
         return self.lines.end(
             max(start, end - 1) if self.tree.text[end - 1 : end] in "\r\n" else end
         )
@@ -262,6 +304,11 @@ class _Placer:
         return len(self.tree.text)
 
     def _in_place(self, text: str, host: cst.CSTNode) -> Text:
+        for above in self.tree.ancestors(host):
+            if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+                break
+            if isinstance(above, cst.BaseCompoundStatement) and self.vanished.has(above):
+                host = above  # the block around the import makes way as a whole
         start = self.tree.span(host)[0]
         line = self.lines.start(start)
         indent = self.plan.indent_at(start, host)

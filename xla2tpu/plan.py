@@ -43,7 +43,8 @@ class Assembly:
 
 
 class Plan:
-    """Assembles edits for one file. ``pinned`` are names at the top that others import."""
+    """Assembles edits for one file. ``pinned`` are torch_xla's names at the top that
+    others import, ``taken`` any other names there."""
 
     def __init__(
         self,
@@ -51,12 +52,13 @@ class Plan:
         builder: Builder,
         sites: list[Site],
         pinned: Callable[[str], bool],
+        taken: Callable[[str], bool],
         keeps_imports: bool,
     ) -> None:
         self.tree, self.builder, self.sites = tree, builder, sites
         self.lines = Lines(tree.text)
         self.groups = groups_of(tree, builder.names)
-        self.pinned = pinned
+        self.pinned, self.taken = pinned, taken
         self.keeps_imports = keeps_imports
         self.newline = builder.newline
         self.layout = Layout(tree, self.lines, builder.unit)
@@ -221,7 +223,9 @@ class Plan:
                 return group.site in active
             return bool(group.loads)
         touched = any(vanished.has(b.node) for b in group.bindings)
-        return bool(group.loads) and not touched and not (group.top and self.keeps_imports)
+        if not group.loads or touched or (group.top and self.keeps_imports):
+            return False
+        return not (group.top and self.taken(group.name))
 
     def _may_swap(self, guard: Site, vanished: Vanished, active: set[Site]) -> bool:
         """Whether a guard's imports may make way for torch_tpu: nothing uses their names now."""

@@ -259,7 +259,7 @@ def barriers(rule: Rule, builder: Builder) -> Iterator[Site]:
 def _barrier_loads(builder: Builder) -> Iterator[tuple[cst.Name, Scope]]:
     """The names that calls of ``dist.barrier`` begin with, where the group was one of torch_xla."""
     tree = builder.tree
-    module = builder.settings.helpers_module
+    module = builder.naming.helpers_module
     if "tpu_dist" not in tree.text and not calls(builder):
         launched = f"{module}.launch"
         if module is None or all(b.path != launched for b in tree.bindings):
