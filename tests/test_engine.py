@@ -39,7 +39,7 @@ CHECKED = {
     "manual": (f"{XM}{MANUAL}", Status.NEEDS_WORK),
     "manual and safe": (f"{XM}{SAFE}{MANUAL}", Status.NEEDS_WORK),
     "string that blocks": (
-        'import torch.distributed as dist\n\ndist.init_process_group("xla")\n',
+        'import torch.distributed as dist\n\ndist.init_process_group("xla", pg_options=options)\n',
         Status.NEEDS_WORK,
     ),
     "suppressed": (f"{XM}{MANUAL.rstrip()}  # noqa: XLA501\n", Status.NEEDS_WORK),

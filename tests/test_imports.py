@@ -281,9 +281,19 @@ dist.init_process_group({0})
 
 
 @pytest.mark.parametrize("arguments", ['"xla"', 'backend="xla"', '"xla", world_size=8'])
+def test_import_that_registers_the_backend_goes_with_its_name(arguments: str) -> None:
+    before = BACKEND.format(arguments)
+    after = before.replace("import torch_xla.distributed.xla_backend\n", "")
+    check_transformed(before, after.replace('"xla"', '"cpu:gloo,tpu:tpu_dist"'), todo=False)
+    # The new name is not a safe fix, and neither is the import's removal.
+    check_noop(before, todo=False, unsafe=False)
+
+
+@pytest.mark.parametrize("arguments", ['name, init_method="xla://"', '"xla", pg_options=options'])
 def test_import_that_registers_the_backend_stays(arguments: str) -> None:
     result = check_noop(BACKEND.format(arguments), todo=False)
-    assert left(result) == [("XLA001", "whole-program"), ("XLA904", "whole-program")]
+    reason = "user-option" if "name" in arguments else "argument-not-supported"
+    assert left(result) == [("XLA001", "whole-program"), ("XLA904", reason)]
 
 
 # -- placement -----------------------------------------------------------------------------------

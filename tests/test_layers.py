@@ -19,7 +19,8 @@ LAYERS = {
     "rules": "rules rulecheck ruleschema",
     "reading": "nodes scopes positions walk tree parsing exports project names syntax suites",
     "rewriting": "template signatures sites naming imports changes devices environment literals "
-    "importsites match edits vanished layout deletions helpertexts placing plan",
+    "importsites workers processgroups match edits vanished layout deletions helpertexts placing "
+    "plan",
     "transforms": "transforms",
     "engine": "analysis markers findings engine helpersmodule exampleruns",
     "running": "config discover writer batch runner baseline",

@@ -27,6 +27,9 @@ INDENT = "\x00"
 _SEPARATOR = re.compile(r"\s*,(?:[ \t\f]|#[^\r\n]*|\\?(?:\r\n|\r|\n))*")
 _TAIL = re.compile(r"(,?)((?:\s|#[^\r\n]*(?:\r\n|\r|\n))*)\)\Z")
 _OPENING = re.compile(r"\(((?:\s|#[^\r\n]*(?:\r\n|\r|\n))*)(?:\w+\s*=\s*)?\Z")
+_REMARK = re.compile(r",([ \t]*#[^\r\n]*)((?:\r\n|\r|\n)[ \t]*)")
+_NEWLINE = re.compile(r"[\r\n]")
+_BROKEN = re.compile(r"[\w.]+\(([ \t]*(?:\r\n|\r|\n)[ \t]*)")
 _EQUAL = re.compile(r"((?:(?! (?:==|and|or|if|not) ).)*) == ([\w\"']+)")
 
 _QUERIES = frozenset(
@@ -344,11 +347,20 @@ class Builder:
             called = re.search(r"\((\w+=)?\Z", new)
             if opening and called and opening[1]:
                 return new[: called.start() + 1] + opening[1] + (called[1] or "")
+            # The first arguments go: what stays begins on the line where they began.
+            broken = _BROKEN.match(old)
+            if broken and called and not opening and "#" not in old:
+                return new[: called.start() + 1] + broken[1] + (called[1] or "")
             return new
         if last and new.endswith(")"):
             tail = _TAIL.search(old)
             if tail is None:
                 return new
+            remark = _REMARK.match(old) if new == ")" else None
+            if remark and len(remark[0]) < len(old) - len(tail[0]):
+                # The comment of the last argument that stays.
+                end = tail[2] if _NEWLINE.search(tail[2]) else remark[2]
+                return f",{remark[1]}{end})"
             if new == ")":
                 return tail[0]
             if new.startswith(", ") and ("\n" in tail[2] or "\r" in tail[2]):

@@ -12,6 +12,7 @@ from xla2tpu.project import unmarked_root
 
 FILE_NAMES = (".xla2tpu.toml", "pyproject.toml")
 DEVICES = ("tpu", "accelerator")
+LAUNCHERS = ("spawn", "torchrun")
 # The nearest folder with one of these is the project, from which names are followed across files.
 _PROJECT_MARKS = (*FILE_NAMES, "setup.py", "setup.cfg", ".git", ".hg")
 # Patterns are compiled where they are used: most runs have no configuration.
@@ -40,6 +41,7 @@ class Config(NamedTuple):
     helpers_module: str | None = None
     source_version: str | None = None
     device: str = "tpu"
+    launcher: str = "spawn"
 
     def ignored_in(self, path: str) -> tuple[str, ...]:
         """Code prefixes that are ignored in one file, by `ignore` and `per-file-ignores`."""
@@ -245,6 +247,12 @@ def _device(value: Any, _: Config) -> str:
     return str(value)
 
 
+def _launcher(value: Any, _: Config) -> str:
+    if value not in LAUNCHERS:
+        raise ValueError(f"must be 'spawn' or 'torchrun', not {value!r}")
+    return str(value)
+
+
 _KEYS: dict[str, Callable[[Any, Config], object]] = {
     "select": _codes,
     "ignore": _codes,
@@ -254,4 +262,5 @@ _KEYS: dict[str, Callable[[Any, Config], object]] = {
     "helpers-module": _module,
     "source-version": _version,
     "device": _device,
+    "launcher": _launcher,
 }

@@ -368,6 +368,18 @@ class Matcher:
                 for name in site.case.helpers:
                     uses[name] = uses.get(name, 0) + 1
         self._respect_programs(sites)
+        naming = self.builder.naming
+        while True:
+            self._build_all(sites)
+            if all(naming.vacated(name) for name in naming.taken):
+                return
+            # A helper took the name of an import that a refused site still uses.
+            naming.forget()
+            for site in sites:
+                if site.case is not None and site.case.action != "keep":
+                    site.change = None
+
+    def _build_all(self, sites: list[Site]) -> None:
         for site in sites:
             if site.fixable and site.case is not None and site.change is None:
                 self._build(site, site.case)
@@ -383,7 +395,7 @@ class Matcher:
 
     def _respect_programs(self, sites: list[Site]) -> None:
         """Leave what only makes sense together with a launch or with SPMD."""
-        spmd = any(_SPMD.search(s.path) for s in sites)
+        spmd = is_single_controller(sites)
         for site in sites:
             if not site.fixable:
                 continue
@@ -394,6 +406,7 @@ class Matcher:
             launcher = self.builder.sites.get(id(call)) if call is not None else None
             if site.context == "reference" and launcher and launcher.rule.code in _LAUNCHERS:
                 site.refuse("whole-program")
+                launcher.refuse("whole-program")
 
     def _keep_classes(self, sites: list[Site]) -> None:
         """The uses of one class change together: a test by another class would always fail."""
@@ -416,6 +429,11 @@ class Matcher:
             site.refuse(result)
         else:
             site.change = result
+
+
+def is_single_controller(sites: list[Site]) -> bool:
+    """Whether the program is one of SPMD, in which one process drives all devices."""
+    return any(_SPMD.search(s.path) for s in sites)
 
 
 def settle_dependents(sites: list[Site]) -> None:

@@ -162,5 +162,6 @@ class Settings:
     helpers_module: str | None = None
     source_version: str | None = None
     device: str = "tpu"
+    launcher: str = "spawn"
     root: str | None = None
     with_fixes: bool = False

@@ -71,7 +71,9 @@ class _Placer:
         edits: list[Text] = []
         module = self.plan.builder.naming.helpers_module
         if helpers and module:
-            for text in self._from_module(module, sorted(helpers)):
+            # What the helpers call themselves is at hand in their module.
+            called = {h for s in ordered if s.change is not None for h in s.change.helpers}
+            for text in self._from_module(module, sorted(called.intersection(helpers))):
                 self._note(here, text, first_use)
             helpers = []
         codes: list[str] = []
@@ -163,7 +165,7 @@ class _Placer:
                 content += f"{text}{newline}"
             if at == len(self.tree.text) and self.tree.text and self.tree.text[-1] not in "\r\n":
                 content = newline + content.removesuffix(newline)
-            if texts[0][1]:
+            if texts[-1][1]:
                 content += newline
             if at in self.apart:
                 content = newline + content

@@ -128,6 +128,7 @@ class Plan:
             for with_, item in site.change.unwraps:
                 unwrapped.setdefault(id(with_), []).append(item)
             decorators.update((id(d), d) for d in site.change.decorators)
+        uses |= self.helpers.uses(active)
         whole: set[int] = set()
         for key, items in unwrapped.items():
             block = self.tree.parent(items[0])

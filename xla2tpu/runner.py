@@ -34,6 +34,7 @@ class Request(NamedTuple):
     config: str | None = None
     force_exclude: bool = False
     helpers_module: str | None = None
+    launcher: str | None = None
     jobs: int = 1
     with_fixes: bool = False
     diff: bool = False
@@ -93,6 +94,7 @@ def settings_for(path: str, config: Config, request: Request, root: str | None) 
         helpers_module=request.helpers_module or config.helpers_module,
         source_version=config.source_version,
         device=config.device,
+        launcher=request.launcher or config.launcher,
         root=root,
         with_fixes=request.with_fixes,
     )
