@@ -29,6 +29,7 @@ def _settings(example: Example | None, mode: Mode) -> Settings:
         partial=True,
         todo=False,
         device=options.get("device", "tpu"),
+        processes=options.get("processes", "several"),
         source_version=options.get("source-version"),
         root="/nowhere",
     )

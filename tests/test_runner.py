@@ -161,6 +161,7 @@ def test_settings_come_from_command_line_and_configuration(
     put(
         "pyproject.toml",
         b'[tool.xla2tpu]\nignore=["XLA1"]\nsource-version="2.1"\ndevice="accelerator"\n'
+        b'processes="single"\n'
         b'helpers-module="p.h"\n[tool.xla2tpu.per-file-ignores]\n"tests"=["XLA2"]\n',
     )
     put("sub/.xla2tpu.toml", b'select=["XLA3"]\n')
@@ -171,6 +172,7 @@ def test_settings_come_from_command_line_and_configuration(
         ignore=("XLA1",),
         source_version="2.1",
         device="accelerator",
+        processes="single",
         helpers_module="p.h",
         root=str(tmp_path),
     )

@@ -144,7 +144,8 @@ class Settings:
     """What one run does, from the command line and the configuration of the file.
 
     ``partial`` lets ``fix`` leave a file half way. ``per_file_ignores`` maps a glob to code
-    prefixes. ``root`` is the project's folder, from which the names across files are read.
+    prefixes. ``processes`` is ``single`` where the programs never run in several processes.
+    ``root`` is the project's folder, from which the names across files are read.
     """
 
     mode: Mode = Mode.CHECK
@@ -160,5 +161,6 @@ class Settings:
     helpers_module: str | None = None
     source_version: str | None = None
     device: str = "tpu"
+    processes: str = "several"
     root: str | None = None
     with_fixes: bool = False

@@ -93,6 +93,7 @@ def settings_for(path: str, config: Config, request: Request, root: str | None) 
         helpers_module=request.helpers_module or config.helpers_module,
         source_version=config.source_version,
         device=config.device,
+        processes=config.processes,
         root=root,
         with_fixes=request.with_fixes,
     )
