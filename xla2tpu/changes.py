@@ -102,10 +102,15 @@ class Builder:
         helpers: Iterable[str] = (),
         extra: Mapping[str, Piece] | None = None,
     ) -> Change | str:
-        """Put statements in place of the site's own; it must stand alone on its line or suite."""
+        """Put statements in place of the site's own.
+
+        It must stand alone on its line or suite, or the new ones must fit on the line.
+        """
         expression = site.expression
         statement = self.tree.statement(expression)
-        if not syntax.small_statement_alone(self.tree, statement):
+        alone = syntax.small_statement_alone(self.tree, statement)
+        whole = isinstance(statement, cst.Expr) and statement.value is expression
+        if not whole or not (alone or "\n" not in template.strip("\n")):
             return "unsupported-form"
         change = Change(replaced=[expression])
         source, imports = self._inlined(template.strip("\n"), helpers, imports, change)
@@ -116,7 +121,7 @@ class Builder:
         start, end = self.tree.span(statement)
         suite = self.tree.parent(statement)
         lead = ""
-        if isinstance(suite, cst.SimpleStatementSuite):
+        if isinstance(suite, cst.SimpleStatementSuite) and alone:
             start = self.tree.full_span(suite)[0]
             lead = f"\n{' ' * 4}"
         lines = [self._indented(p) if isinstance(p, str) else p for p in pieces]

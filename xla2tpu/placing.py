@@ -38,7 +38,7 @@ class _Placer:
         self.apart: set[int] = set()
 
     def run(self, active: set[Site]) -> list[Text]:
-        active = {s for s in active if not self.vanished.has_statement(s.expression)}
+        active = {s for s in active if not self.vanished.swallows(s)}
         ordered = sorted(active, key=lambda s: self.tree.span(s.node))
         here: dict[str, int | None] = {}
         inner: dict[tuple[int, str], cst.CSTNode] = {}

@@ -30,7 +30,7 @@ def problems(ruleset: RuleSet) -> list[str]:
     for rule in ruleset.rules.values():
         found += [f"{rule.path}: {rule.code}: {text}" for text in _rule(rule, ruleset)]
     for helper in ruleset.helpers.values():
-        found += [f"helper {helper.name}: {text}" for text in _helper(helper)]
+        found += [f"helper {helper.name}: {text}" for text in _helper(helper, ruleset)]
     return found
 
 
@@ -158,7 +158,7 @@ def _free(tree: ast.AST) -> set[str]:
     return loads - stores
 
 
-def _helper(helper: Helper) -> Iterator[str]:
+def _helper(helper: Helper, ruleset: RuleSet) -> Iterator[str]:
     bound: set[str] = set()
     for text in helper.imports:
         imported = _imported(text)
@@ -190,7 +190,7 @@ def _helper(helper: Helper) -> Iterator[str]:
         problem = _syntax(PLACEHOLDER.sub(_stand_in, helper.inline), "eval")
         if problem:
             yield f"inline: {problem}"
-    own = bound | {helper.name} | set(dir(builtins)) | {"self"}
+    own = bound | set(ruleset.helpers) | set(dir(builtins)) | {"self"}
     for name in sorted(_free(definition) - own):
         yield f"code: {name} is not imported"
 
