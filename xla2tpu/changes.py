@@ -59,6 +59,8 @@ class Builder:
         self.quote = "'" if tree.text.count("'") > tree.text.count('"') else '"'
         self.helper_uses: dict[str, int] = {}
         self.sites: dict[int, Site] = {}
+        # What is worked out once for the whole file, by what works it out.
+        self.memory: dict[type, object] = {}
 
     # -- what transforms and cases ask for --------------------------------------------------
 

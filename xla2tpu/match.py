@@ -25,6 +25,7 @@ UNKNOWN_RULE = "XLA099"
 MODULE_RULE = "XLA005"
 _LAUNCHERS = frozenset({"XLA506", "XLA507", "XLA510"})
 _COUNTS = frozenset({"XLA305", "XLA306", "XLA307", "XLA308", "XLA309"})
+_LOADERS = frozenset({"XLA503", "XLA504"})
 _SPMD = re.compile(r"\.(use_spmd|spmd|xla_sharding|spmd_fully_sharded_data_parallel)\b")
 _DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*\Z")
 _LITERAL = re.compile(r"""\A(['"])([^'"\\]*)\1\Z""")
@@ -112,6 +113,10 @@ class Matcher:
         """Why nothing can be rewritten whatever the rule says, or None."""
         node = reference.node
         parent = self.tree.parent(node)
+        # A transform tells apart what a value may be, and where its attributes are set.
+        judged = "()." in site.path and any(c.action == "transform" for c in site.rule.cases)
+        if judged:
+            return None
         if id(node) in self.tree.stored:
             return "store-or-delete"
         if reference.meaning.star:
@@ -297,7 +302,10 @@ class Matcher:
             return [by_expression[id(node.value)]]
         if site.meaning is None:
             return []
-        values = [b.value for b in site.meaning.bindings if b.value is not None]
+        values: list[cst.CSTNode] = [b.value for b in site.meaning.bindings if b.value is not None]
+        for value in values:
+            if isinstance(value, cst.IfExp):
+                values += [value.body, value.orelse]
         return [by_expression[id(v)] for v in values if id(v) in by_expression]
 
     def _depend(self, site: Site, makers: list[Site]) -> None:
@@ -338,7 +346,7 @@ class Matcher:
         for site in sites:
             if not site.fixable:
                 continue
-            if spmd and site.rule.code in _COUNTS:
+            if spmd and site.rule.code in _COUNTS | _LOADERS:
                 site.refuse("single-controller")
             arg = self.tree.parent(site.expression)
             call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None

@@ -328,9 +328,7 @@ class Plan:
     def _filled(self, pieces: Iterable[Piece], statement: cst.CSTNode) -> str:
         text = "".join(p if isinstance(p, str) else self._current(p) for p in pieces)
         if INDENT in text:
-            text = text.replace(
-                INDENT, self.indent_at(self.tree.span(statement)[0], statement)
-            )
+            text = text.replace(INDENT, self.indent_at(self.tree.span(statement)[0], statement))
         return text
 
     def _inserted(self, insert: Insert) -> Text:

@@ -29,7 +29,9 @@ def optimizer_step(site: Site, builder: Builder) -> Change | str:
     arguments, extra, may_be_closure = given
     if why is not None:
         site.fix_title = "Call optimizer.step()"
-        site.message = f"`{{api}}` averages gradients before it steps, which `step()` is enough for: {why}"
+        site.message = (
+            f"`{{api}}` averages gradients before it steps, which `step()` is enough for: {why}"
+        )
         return builder.replace(site, f"{{optimizer}}.step({arguments})", extra=extra)
     if may_be_closure:
         # torch_xla averaged what was there before the closure ran its own backward().
@@ -42,9 +44,7 @@ def optimizer_step(site: Site, builder: Builder) -> Change | str:
     return _averaged(site, optimizer, arguments, extra, builder)
 
 
-def _arguments(
-    site: Site, builder: Builder
-) -> tuple[str, dict[str, Piece], bool] | None:
+def _arguments(site: Site, builder: Builder) -> tuple[str, dict[str, Piece], bool] | None:
     """The arguments of ``step`` as a template with its pieces, and whether a closure is in them."""
     assert site.bound is not None
     given = site.bound.args.get("optimizer_args")
@@ -59,7 +59,7 @@ def _arguments(
     for index, element in enumerate(mapping.elements):
         name = f"item{index}"
         extra[name] = Slice(element.value)
-        if isinstance(element, cst.StarredDictElement):
+        if not isinstance(element, cst.DictElement):
             parts.append(f"**{{{name}}}")
             closure = True
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import libcst as cst
 
 from xla2tpu import processes
@@ -61,13 +63,15 @@ def _pair(site: Site, builder: Builder) -> Change | None:
 def _next(statement: cst.CSTNode, builder: Builder) -> cst.CSTNode | None:
     """The statement on the next line of the same suite, where both have their lines alone."""
     line = builder.tree.parent(statement)
-    suite = builder.tree.parent(line) if isinstance(line, cst.SimpleStatementLine) else None
-    if not isinstance(suite, (cst.IndentedBlock, cst.Module)) or len(line.body) != 1:
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return None
-    index = next(i for i, s in enumerate(suite.body) if s is line)
-    after = suite.body[index + 1] if index + 1 < len(suite.body) else None
-    alone = isinstance(after, cst.SimpleStatementLine) and len(after.body) == 1
-    return after.body[0] if alone else None
+    suite = builder.tree.parent(line)
+    if not isinstance(suite, (cst.IndentedBlock, cst.Module)):
+        return None
+    after = next((b for a, b in pairwise(suite.body) if a is line), None)
+    if not isinstance(after, cst.SimpleStatementLine) or len(after.body) != 1:
+        return None
+    return after.body[0]
 
 
 def _averages(site: Site, loads: list[cst.Name], builder: Builder) -> bool:
