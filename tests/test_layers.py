@@ -18,8 +18,9 @@ LAYERS = {
     "data": "model reasons prefilter comments source lines patterns git",
     "rules": "rules rulecheck ruleschema",
     "reading": "nodes scopes positions walk tree parsing exports project names syntax suites",
-    "rewriting": "template signatures sites naming imports changes processes flow devices batches loaders "
-    "environment literals importsites match edits vanished layout deletions helpertexts placing plan",
+    "rewriting": "template signatures sites naming imports changes processes flow devices "
+    "batches loaders environment literals importsites match edits vanished layout "
+    "deletions helpertexts placing plan",
     "transforms": "transforms",
     "engine": "analysis markers findings engine helpersmodule",
     "running": "config discover writer batch runner",

@@ -14,15 +14,19 @@ from xla2tpu.scopes import Scope
 
 # Names that no string, dict, list or tuple has, and that a tensor has.
 _TENSOR = frozenset(
-    """T abs add all amax amin any argmax argmin argsort backward bfloat16 bool byte chunk clamp clone
-    contiguous cpu cuda cumsum data_ptr detach device dim div double dtype element_size eq exp expand
-    expand_as fill_ flatten float gather ge grad gt half int is_contiguous is_cuda is_floating_point
-    item le log long lt masked_fill masked_fill_ masked_select matmul max mean min mm mul ndim ndimension
-    ne new_empty new_full new_ones new_zeros nonzero norm numel numpy permute pow prod repeat
-    requires_grad requires_grad_ reshape round scatter_ shape short sigmoid sign size softmax sqrt
-    squeeze std sub sum t tanh to tolist topk transpose type type_as unbind unflatten unfold unique
-    unsqueeze view view_as where zero_""".split()
-)
+    {"T", "abs", "add", "all", "amax", "amin", "any", "argmax", "argmin", "argsort", "backward",
+     "bfloat16", "bool", "byte", "chunk", "clamp", "clone", "contiguous", "cpu", "cuda",
+     "cumsum", "data_ptr", "detach", "device", "dim", "div", "double", "dtype", "element_size",
+     "eq", "exp", "expand", "expand_as", "fill_", "flatten", "float", "gather", "ge", "grad",
+     "gt", "half", "int", "is_contiguous", "is_cuda", "is_floating_point", "item", "le", "log",
+     "long", "lt", "masked_fill", "masked_fill_", "masked_select", "matmul", "max", "mean",
+     "min", "mm", "mul", "ndim", "ndimension", "ne", "new_empty", "new_full", "new_ones",
+     "new_zeros", "nonzero", "norm", "numel", "numpy", "permute", "pow", "prod", "repeat",
+     "requires_grad", "requires_grad_", "reshape", "round", "scatter_", "shape", "short",
+     "sigmoid", "sign", "size", "softmax", "sqrt", "squeeze", "std", "sub", "sum", "t", "tanh",
+     "to", "tolist", "topk", "transpose", "type", "type_as", "unbind", "unflatten", "unfold",
+     "unique", "unsqueeze", "view", "view_as", "where", "zero_"}
+)  # fmt: skip
 # Batches hold what these say as strings or lists as often as not.
 _OTHERS = re.compile(
     r"(path|file|fname|name|text|str|string|meta|info|caption|sentence|url|key|word|uid|idx)s?\Z"
@@ -30,9 +34,9 @@ _OTHERS = re.compile(
 )
 _NEUTRAL_CALLS = frozenset({"builtins.print", "builtins.len", "builtins.type", "builtins.id"})
 _OF_LISTS = frozenset(
-    f"torch.{word}"
-    for word in "as_tensor block_diag cat chain_matmul concat dstack hstack stack tensor vstack".split()
-)
+    {"torch.as_tensor", "torch.block_diag", "torch.cat", "torch.chain_matmul", "torch.concat",
+     "torch.dstack", "torch.hstack", "torch.stack", "torch.tensor", "torch.vstack"}
+)  # fmt: skip
 _OF_ANYTHING = frozenset({"torch.is_tensor", "torch.save", "torch.typename"})
 _PASSED_ON = frozenset(
     {"itertools.islice", "fastprogress.progress_bar", "rich.progress.track", "builtins.enumerate",

@@ -17,7 +17,7 @@ from xla2tpu.changes import Builder
 from xla2tpu.flow import reaching, stays
 from xla2tpu.model import Applicability
 from xla2tpu.nodes import descendants
-from xla2tpu.scopes import Binding, Scope
+from xla2tpu.scopes import Scope
 from xla2tpu.sites import Change, Cut, Insert, Site
 from xla2tpu.template import Piece, Slice
 
@@ -150,10 +150,8 @@ class Loaders:
         call = self.tree.parent(parent) if isinstance(parent, cst.Arg) else None
         if not isinstance(call, cst.Call) or len(call.args) != 2 or call.args[1] is not parent:
             return False
-        return self.builder.callee(call, site.scope) in (
-            "builtins.isinstance",
-            "builtins.issubclass",
-        )
+        asked = self.builder.callee(call, site.scope)
+        return asked in ("builtins.isinstance", "builtins.issubclass")
 
     # -- ParallelLoader -----------------------------------------------------------------------
 
@@ -429,9 +427,7 @@ class Loaders:
     def _explain(self, site: Site, form: str) -> None:
         if form == PLAIN:
             site.fix_title = "Loop over the loader itself and move each batch"
-            site.message = (
-                "`{api}` moves each batch; the loop, which stands in sight, does so itself"
-            )
+            site.message = "`{api}` moves each batch; the loop itself does so, which is in sight"
         else:
             site.fix_title = "Wrap the loader in a class that moves each batch"
             site.message = (

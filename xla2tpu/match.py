@@ -171,6 +171,9 @@ class Matcher:
         for case in site.rule.cases:
             named = case.action == "replace" and _DOTTED_NAME.match(case.template or "")
             is_class = site.path.rpartition(".")[2][:1].isupper()
+            others = (s for s in self.builder.sites.values() if s.path == site.path)
+            if case.helpers and all(s.call is None for s in others):
+                continue  # a class of this file would be another one than the value's
             if named and is_class and "reference" in case.context and site.call is None:
                 self._take(case, site, {})
                 return

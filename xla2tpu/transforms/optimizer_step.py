@@ -29,9 +29,7 @@ def optimizer_step(site: Site, builder: Builder) -> Change | str:
     arguments, extra, may_be_closure = given
     if why is not None:
         site.fix_title = "Call optimizer.step()"
-        site.message = (
-            f"`{{api}}` averages gradients before it steps, which `step()` is enough for: {why}"
-        )
+        site.message = f"`{{api}}` averages the gradients first, which is not needed: {why}"
         return builder.replace(site, f"{{optimizer}}.step({arguments})", extra=extra)
     if may_be_closure:
         # torch_xla averaged what was there before the closure ran its own backward().

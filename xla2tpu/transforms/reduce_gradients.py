@@ -37,7 +37,7 @@ def reduce_gradients(site: Site, builder: Builder) -> Change | str:
 
 
 def _pair(site: Site, builder: Builder) -> Change | None:
-    """``g = xm._fetch_gradients(opt)`` and ``xm.all_reduce("sum", g, scale=1 / world)`` after it."""
+    """``g = xm._fetch_gradients(opt)``, with ``xm.all_reduce("sum", g, 1 / world)`` after it."""
     tree = builder.tree
     fetch = tree.parent(site.expression)
     if not isinstance(fetch, cst.Assign) or len(fetch.targets) != 1:
