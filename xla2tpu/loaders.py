@@ -410,7 +410,7 @@ class Loaders:
         site = value.site
         if value.form == ITERATOR:
             others = value.held.uses if value.held is not None else []
-            if any(u.kind not in ("next", "loop", "delete") for u in others):
+            if any(u.kind not in ("next", "loop", "delete", "delete-item") for u in others):
                 return "unsupported-form"
             return self._replaced(site, self._iterator(value))
         if value.form == WRAPPED:
@@ -535,7 +535,7 @@ class Loaders:
             site.follows += [s for s in group if s is not site and s not in site.follows]
 
 
-_ON_PARALLEL = frozenset({"per-device", "close", "delete", "inner"})
+_ON_PARALLEL = frozenset({"per-device", "close", "delete", "delete-item", "inner"})
 
 
 def only_device(devices: cst.BaseExpression) -> cst.BaseExpression | None:
