@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import copy
+import dataclasses
 import io
 import os
 import re
@@ -237,6 +240,74 @@ def test_status_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert training.startswith(fields)
     assert test.startswith("| Test Device=tpu/0 Epoch=1 Accuracy=97.50 Time=")
     assert writer.calls == [("examples/sec", 10.0), ("average_examples/sec", 9.0)]
+
+
+class Plain:
+    """A batch of its own kind: no mapping, no sequence, no ``to``."""
+
+    def __init__(self, x: Any) -> None:
+        self.x, self.note = x, "kept"
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: Any
+
+
+class Moving:
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+
+    def to(self, device: Any) -> Moving:
+        return Moving(str(device))
+
+
+def test_device_loader_moves_what_is_in_a_batch() -> None:
+    ones = torch.ones(1)
+    point = collections.namedtuple("point", "x y")
+    ordered = collections.OrderedDict(b=ones, a="text")
+    grouped = collections.defaultdict(list, a=[ones])
+    user = collections.UserDict(a=ones)
+    batches = [
+        ones, [ones, 3], (ones, "text"), point(ones, None), ordered, grouped, user,
+        {"inner": {"deep": (ones, [ones])}}, Plain(ones), Frozen(ones), Moving(), "text", 7, int,
+        torch.nn.utils.rnn.pack_sequence([torch.ones(2)]),
+    ]  # fmt: skip
+    loader = make("DeviceLoader")(batches, torch.device("meta"))
+    for _ in range(2):  # it may be looped over again
+        moved = list(loader)
+        assert moved[0].is_meta
+        assert (moved[1][0].is_meta, moved[1][1], type(moved[1])) == (True, 3, list)
+        assert (moved[2][0].is_meta, moved[2][1], type(moved[2])) == (True, "text", tuple)
+        assert (moved[3].x.is_meta, moved[3].y, type(moved[3])) == (True, None, point)
+        assert (list(moved[4]), moved[4]["b"].is_meta) == (["b", "a"], True)
+        assert type(moved[4]) is collections.OrderedDict
+        assert (moved[5]["a"][0].is_meta, moved[5]["new"]) == (True, [])
+        assert (moved[6]["a"].is_meta, type(moved[6])) == (True, collections.UserDict)
+        deep = moved[7]["inner"]["deep"]
+        assert (deep[0].is_meta, deep[1][0].is_meta) == (True, True)
+        assert (moved[8].x.is_meta, moved[8].note) == (True, "kept")
+        assert moved[9].x.is_meta
+        assert moved[10].device == "meta"
+        assert moved[11:14] == ["text", 7, int]
+        assert moved[14].data.is_meta
+    # The loader's own batches stay where they were.
+    assert not any(t.is_meta for t in (ones, ordered["b"], grouped["a"][0], user["a"]))
+    assert not batches[8].x.is_meta
+    assert not batches[9].x.is_meta
+
+
+def test_device_loader_stands_for_the_loader() -> None:
+    data = torch.utils.data
+    inner = data.DataLoader(data.TensorDataset(torch.ones(6)), batch_size=4)
+    loader = make("DeviceLoader")(inner, "meta")
+    assert (len(loader), loader.batch_size, len(loader.dataset)) == (2, 4, 6)
+    assert loader._loader is inner
+    assert not hasattr(loader, "nothing")
+    loader.dataset = "another"
+    assert (loader.dataset, len(inner.dataset)) == ("another", 6)
+    twin = copy.copy(make("DeviceLoader")(inner, "meta"))
+    assert [batch[0].device.type for batch in twin] == ["meta", "meta"]
 
 
 def optimizer_of(*params: Any) -> Any:
