@@ -59,6 +59,8 @@ class Builder:
         self.quote = "'" if tree.text.count("'") > tree.text.count('"') else '"'
         self.helper_uses: dict[str, int] = {}
         self.sites: dict[int, Site] = {}
+        # The places that the user wants left as they are.
+        self.suppressed: frozenset[Site] = frozenset()
         # What is worked out once for the whole file, by what works it out.
         self.memory: dict[type, object] = {}
 

@@ -48,7 +48,9 @@ def _pair(site: Site, builder: Builder) -> Change | None:
     owner = site.scope.owner(target.value)
     loads = tree.loads_of(target.value, owner) if owner is not None else []
     reduce = builder.sites.get(id(follower.value))
-    if reduce is None or not _averages(reduce, [n for n, _ in loads], builder):
+    if reduce is None or {site, reduce} & builder.suppressed:
+        return None
+    if not _averages(reduce, [n for n, _ in loads], builder):
         return None
     assert site.bound is not None
     change = Change(deletes=[follower], replaced=[site.expression])
