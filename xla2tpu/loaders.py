@@ -25,6 +25,12 @@ _PLACE = "torch_xla.distributed.parallel_loader."
 MP, PARALLEL = f"{_PLACE}MpDeviceLoader", f"{_PLACE}ParallelLoader"
 PER_DEVICE = f"{PARALLEL}().per_device_loader"
 CLASSES = frozenset({MP, PARALLEL, f"{_PLACE}PerDeviceLoader"})
+_OWN = {
+    f"{PARALLEL}()": frozenset(
+        {"per_device_loader", "per_device_samples", "next_item", "close", "batches_per_execution"}
+    ),
+    f"{PER_DEVICE}()": frozenset({"next"}),
+}
 _WRAPPER = "DeviceLoader"
 _OF_LOADER = frozenset({"_loader", "_cpu_loader"})
 _KEPT = frozenset({"_loader", "_device"})
@@ -112,7 +118,12 @@ class Loaders:
                 if not site.makers and site.reason is None:
                     self.results[site] = Change()  # the plain loader, before it is wrapped
             elif site.meaning is not None and site.meaning.ambiguous and PARALLEL in site.path:
-                site.reason = site.reason or "ambiguous-binding"
+                holder, _, word = site.path.rpartition(".")
+                if word in _OWN.get(holder, ()) or word.startswith("_"):
+                    site.reason = site.reason or "ambiguous-binding"
+                elif site.reason is None:
+                    site.makers = []
+                    self.results[site] = Change()  # of the other thing that the name may hold
 
     # -- MpDeviceLoader -----------------------------------------------------------------------
 

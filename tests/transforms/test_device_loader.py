@@ -89,6 +89,12 @@ BODIES = {
         "it = pl.MpDeviceLoader(loader, device) if device else loader\n"
         "for x, y in it:\n    step(x, y)\n"
     ),
+    "a bar or a loader": (
+        "if device:\n    para = pl.ParallelLoader(loader, [device])\n"
+        "    it = para.per_device_loader(device)\nelse:\n    it = Bar(loader)\n"
+        "for b, (x, y) in enumerate(it):\n    step(x, y)\n"
+        "    if not device:\n        it.set_postfix(b)\nif not device:\n    it.close()\n"
+    ),
     "rebound in try": (
         "try:\n    loader = pl.MpDeviceLoader(loader, device)\nexcept ImportError:\n    pass\n"
         "for x, y in loader:\n    step(x, y)\n"
