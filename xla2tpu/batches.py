@@ -30,7 +30,7 @@ _TENSOR = frozenset(
 # Batches hold what these say as strings or lists as often as not.
 _OTHERS = re.compile(
     r"(path|file|fname|name|text|str|string|meta|info|caption|sentence|url|key|word|uid|idx)s?\Z"
-    r"|(\A|_)ids?\Z|_(list|dict|map)\Z"
+    r"|(\A|(?<!input)(?<!type)(?<!token)(?<!position)_)ids?\Z|_(list|dict|map)\Z"
 )
 _NEUTRAL_CALLS = frozenset({"builtins.print", "builtins.len", "builtins.type", "builtins.id"})
 _OF_LISTS = frozenset(

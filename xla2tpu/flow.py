@@ -58,6 +58,8 @@ def _region(tree: Tree, binding: Binding) -> cst.CSTNode | None:
     parent = tree.parent(statement)
     if isinstance(parent, cst.SimpleStatementLine):
         parent = tree.parent(parent)
+    while parent is not None and isinstance(block := tree.parent(parent), cst.With):
+        parent = tree.parent(block)  # what stands in it has been done behind it
     return parent if isinstance(parent, _BLOCKS) else None
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conftest import check_transformed
+from conftest import check_noop, check_transformed
 
 from xla2tpu import engine
 from xla2tpu.model import FileResult, Mode, Settings
@@ -311,3 +311,78 @@ def test_each_batch_reaches_the_device(name: str, monkeypatch: pytest.MonkeyPatc
 )  # fmt: skip
 def test_no_wrapper_where_the_loop_is_in_sight(name: str) -> None:
     assert "DeviceLoader" not in migrated(function(BODIES[name]))[0]
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_no_fix_of_one_place_leaves_a_half(name: str) -> None:
+    source = function(BODIES[name])
+    settings = Settings(mode=Mode.CHECK, root="/nowhere", with_fixes=True)
+    result = engine.run_source(source.encode(), "/nowhere/example.py", settings)
+    for finding in result.findings:
+        if finding.rule not in ("XLA503", "XLA504") or finding.fix is None:
+            continue
+        text = engine.apply_edits(source.encode(), finding.fix.edits).decode()
+        compile(text, "fixed.py", "exec")
+        called = text.count(".per_device_loader(") + text.count("para.close()")
+        assert bool(called) <= ("ParallelLoader(" in text)
+        assert (
+            "torch_xla" not in text
+            or engine.run_source(text.encode(), "/nowhere/example.py", settings).error is None
+        )
+
+
+def test_a_suppressed_part_keeps_the_others() -> None:
+    source = (
+        f"{PL}\n\ndef train(step, loader, device):\n"
+        "    para = pl.ParallelLoader(loader, [device]){0}\n"
+        "    for x, y in para.per_device_loader(device):{1}\n        step(x, y)\n"
+        "    para.close(){2}\n"
+    )
+    for place in range(3):
+        comments = ["  # noqa: XLA504" if i == place else "" for i in range(3)]
+        check_noop(source.format(*comments), todo=False)
+
+
+def test_safe_fixes_alone_are_whole() -> None:
+    source = (
+        f"{PL}\n\ndef train(step, loader, device):\n"
+        "    para = pl.ParallelLoader(loader, [device])\n    for epoch in range(2):\n"
+        "        for x, y in para.per_device_loader(device):\n            step(x, y)\n"
+    )
+    # A loader of one device gave its batches once: to give them again needs a look.
+    check_noop(source, unsafe=False, todo=False)
+    assert "for x, y in loader:" in migrated(source)[0]
+
+
+def test_programs_that_one_process_drives_are_left() -> None:
+    source = (
+        f"import torch_xla.distributed.spmd as xs\n{PL}\n\ndef train(loader, device, mesh):\n"
+        "    for x, _ in pl.MpDeviceLoader(loader, device):\n"
+        "        xs.mark_sharding(x, mesh, (0, None))\n"
+    )
+    result = check_noop(source, todo=False)
+    assert ("XLA503", "single-controller") in [(f.rule, f.reason) for f in result.findings]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("pl.MpDeviceLoader(loader, device, input_sharding=named)", "single-controller"),
+        ("pl.MpDeviceLoader(loader, device, **named)", "starred-arguments"),
+        ("pl.MpDeviceLoader(loader, device, loader_prefetch_size=step())", "argument-side-effects"),
+        ("pl.MpDeviceLoader(loader, device, fixed_batch_size=True)", "argument-not-supported"),
+        ("pl.MpDeviceLoader(loader, device)._parallel_loader", "private-api"),
+        ("step(pl.MpDeviceLoader)", "value-escapes"),
+        ("pl.ParallelLoader(loader, named)", "several-devices"),
+        ("pl.ParallelLoader(loader, [device, named])", "several-devices"),
+        ("pl.ParallelLoader(loader, [*named])", "several-devices"),
+        ("step(pl.ParallelLoader(loader, [device]))", "value-escapes"),
+        ("pl.ParallelLoader(loader, [device]).per_device_samples()", "value-escapes"),
+        ("pl.ParallelLoader(loader, [device], 0, 1)", "signature-by-release"),
+    ],
+)
+def test_left_to_a_person(body: str, reason: str) -> None:
+    result = check_noop(
+        f"{PL}\n\ndef train(step, loader, device, named):\n    {body}\n", todo=False
+    )
+    assert {f.reason for f in result.findings} == {reason}
