@@ -167,12 +167,15 @@ def _loads(name: str, loop: Loop, builder: Builder) -> list[cst.Name]:
 
 
 def _is_moved(load: cst.Name, device: cst.BaseExpression, builder: Builder) -> bool:
-    """Whether a use is ``x.to(device)``, or the same of an item of ``x``."""
+    """Whether a use is ``x.to(device)``, or the same of an item of ``x``, or of each of them."""
     tree = builder.tree
     node: cst.CSTNode = load
     parent = tree.parent(node)
     while isinstance(parent, cst.Subscript) and parent.value is node:
         node, parent = parent, tree.parent(parent)
+    each = _taken_from_each(node, builder)
+    if each is not None:
+        return _is_moved(each, device, builder)
     if not isinstance(parent, cst.Attribute) or parent.attr.value != "to":
         return False
     call = tree.parent(parent)
@@ -184,6 +187,28 @@ def _is_moved(load: cst.Name, device: cst.BaseExpression, builder: Builder) -> b
     if tree.source(first.value) == tree.source(device):
         return True
     return builder.meaning(first.value, tree.scope(load)) in DEVICE_CALLS
+
+
+def _taken_from_each(node: cst.CSTNode, builder: Builder) -> cst.Name | None:
+    """The name ``t`` of ``[t.to(device) for t in x]``, or of ``x.items()`` and ``x.values()``."""
+    tree = builder.tree
+    parent = tree.parent(node)
+    if isinstance(parent, cst.Attribute) and parent.attr.value in ("items", "values"):
+        call = tree.parent(parent)
+        if not isinstance(call, cst.Call) or call.args or call.func is not parent:
+            return None
+        node, parent = call, tree.parent(call)
+    if not isinstance(parent, cst.CompFor) or parent.iter is not node:
+        return None
+    whole = tree.parent(parent)
+    if parent.inner_for_in is not None or parent.ifs:
+        return None
+    moved = whole.value if isinstance(whole, cst.DictComp) else getattr(whole, "elt", None)
+    called = moved.func if isinstance(moved, cst.Call) else None
+    name = called.value if isinstance(called, cst.Attribute) else None
+    names = _names(parent.target)
+    last = names[-1] if names else None
+    return name if isinstance(name, cst.Name) and name.value == last else None
 
 
 def _use(load: cst.Name, scope: Scope, builder: Builder) -> int:

@@ -255,6 +255,18 @@ BODIES = {
     "dictionaries half moved": (
         "for d in pl.MpDeviceLoader(named, device):\n    step(d['x'].to(device), y=d['y'])\n"
     ),
+    "each moved": (
+        "for batch in pl.MpDeviceLoader(loader, device):\n"
+        "    batch = tuple(t.to(device) for t in batch)\n    step(*batch)\n"
+    ),
+    "each of a dictionary moved": (
+        "for d in pl.MpDeviceLoader(named, device):\n"
+        "    d = {k: v.to(device) for k, v in d.items()}\n    step(**d)\n"
+    ),
+    "some moved": (
+        "for batch in pl.MpDeviceLoader(loader, device):\n"
+        "    batch = [t.to(device) for t in batch if t is not None]\n    step(*batch)\n"
+    ),
     "dictionary of a pair": (
         "for d, x in pl.MpDeviceLoader([(d, d['x']) for d in named], device):\n    step(x, **d)\n"
     ),
@@ -307,7 +319,8 @@ def test_each_batch_reaches_the_device(name: str, monkeypatch: pytest.MonkeyPatc
     ["loop", "enumerate", "prefetch", "zip in the loop", "islice", "two-step", "three steps",
      "per epoch", "backslash", "rebound", "two loops", "nested loops", "loader rebound", "else",
      "after the loop", "one line", "underscore", "closure", "already moved", "moved too late",
-     "lengths", "while", "with", "dictionaries moved", "attribute of a device"],
+     "lengths", "while", "with", "dictionaries moved", "each moved",
+     "each of a dictionary moved", "attribute of a device"],
 )  # fmt: skip
 def test_no_wrapper_where_the_loop_is_in_sight(name: str) -> None:
     assert "DeviceLoader" not in migrated(function(BODIES[name]))[0]
