@@ -8,6 +8,7 @@ import pytest
 
 from xla2tpu.config import Config, ConfigError, Configs, load
 from xla2tpu.patterns import matches
+from xla2tpu.project import forget
 
 
 def write(path: Path, text: str) -> Path:
@@ -175,4 +176,8 @@ def test_root_without_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     write(tmp_path / "lib" / "pkg" / "sub" / "__init__.py", "")
     file = str(tmp_path / "lib" / "pkg" / "sub" / "f.py")
     assert Configs().root(file, None) == str(tmp_path / "lib")
-    assert Configs().root(file, str(tmp_path / "lib" / "pkg")) == str(tmp_path / "lib" / "pkg")
+    assert Configs().root(file, str(tmp_path / "lib" / "pkg")) == str(tmp_path / "lib")
+    assert Configs().root(file, str(tmp_path / "lib")) == str(tmp_path / "lib")
+    write(tmp_path / "train.py", "from lib.pkg import sub\n")
+    forget()
+    assert Configs().root(file, str(tmp_path / "lib")) == str(tmp_path)

@@ -242,3 +242,13 @@ def test_counts_with_a_process_for_each_device() -> None:
         "n = dist.get_world_size() if dist.is_initialized() else 1\n",
     )
     assert [f.applicability for f in result.findings] == [Applicability.UNSAFE]
+
+
+def test_a_test_of_the_device_stays_fixable_after_the_safe_fixes() -> None:
+    """The run with safe fixes takes the import; nothing else tells where the device comes from."""
+    test = 'if x.device.type == "xla":\n    f()\n'
+    middle = f"import torch\nmodel.to({PLAIN})\n{test}"
+    check_transformed(
+        f"{HEAD}{XM}model.to(xm.xla_device())\n{test}", middle, unsafe=False, todo=False
+    )
+    check_transformed(middle, middle.replace('"xla"', '"tpu"'))

@@ -15,15 +15,15 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "xla2tpu"
 # Lowest first. A module may import from its own layer, without cycles, and from those before.
 LAYERS = {
-    "data": "model reasons prefilter comments source lines patterns git",
+    "data": "model inhouse reasons prefilter comments source lines patterns git",
     "rules": "rules rulecheck ruleschema",
     "reading": "nodes scopes positions walk tree parsing exports project names syntax suites",
     "rewriting": "template signatures sites naming imports changes processes flow devices "
     "batches loaders environment literals importsites match edits vanished layout "
     "deletions helpertexts placing plan",
     "transforms": "transforms",
-    "engine": "analysis markers findings engine helpersmodule",
-    "running": "config discover writer batch runner",
+    "engine": "analysis markers findings engine helpersmodule exampleruns",
+    "running": "config discover writer batch runner baseline",
     "report": "report",
     "commands": "commands cli __main__ docs",
 }

@@ -8,6 +8,7 @@ import pytest
 
 from xla2tpu import batch
 from xla2tpu.model import FileResult, Mode, Settings
+from xla2tpu.runner import Request, run
 
 XM = "import torch_xla.core.xla_model as xm\n"
 
@@ -162,3 +163,20 @@ def test_folders_that_are_no_packages(tmp_path: Path) -> None:
     assert run.after == files
     assert run.left("lib/device.py") == [("XLA001", "imported-elsewhere")]
     assert run.left("lib/sub/train.py") == [("XLA501", "argument-not-supported")]
+
+
+def test_a_folder_without_any_mark_knows_its_importers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`lib` is no package and no project; scripts beside it and in it import from it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home = tmp_path / "work"
+    (home / "lib").mkdir(parents=True)
+    bind = "import torch_xla.core.xla_model as xm\nimport torch_xla.runtime as xr\n"
+    (home / "lib" / "device.py").write_text(f"{bind}\nxm.mark_step()\n")
+    (home / "lib" / "beside.py").write_text("from device import xr\n\nprint(xr)\n")
+    (home / "train.py").write_text("from lib.device import xm\n\nprint(xm)\n")
+    file = home / "lib" / "device.py"
+    for given in (file, home / "lib"):
+        run(Request((str(given),), Mode.FIX, partial=True))
+        assert file.read_text() == bind

@@ -20,7 +20,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.M | re.S)
 COMMANDS = [line for kind, block in BLOCKS if kind == "sh" for line in block.splitlines()]
 BEFORE, AFTER = (block for kind, block in BLOCKS if kind == "python")
 # What these do is done already, or is this very run.
-NOT_RUN = ("python -m pip install ", "python -m pytest")
+NOT_RUN = ("python -m venv", "python -m pip install ", "python -m pytest")
 
 
 def run(command: str, folder: Path, scratch: Path) -> subprocess.CompletedProcess[str]:
@@ -72,7 +72,7 @@ def test_commands(project: Path) -> None:
         assert done.returncode in (0, 1), f"{command}\n{done.stderr}"
         assert done.stdout, command
         assert "Traceback" not in done.stderr
-    assert (project / "migration.md").is_file()
+    assert (project / "migration.html").is_file()
     assert (project / "src" / "train.py").read_text() == AFTER
 
 

@@ -80,6 +80,7 @@ def test_shape() -> None:
         "effort": "trivial",
         "applied": False,
         "suppressed": False,
+        "in_baseline": False,
         "message": "`mark_step` cuts the lazy graph",
         "advice": "Delete the call.",
         "fix": {

@@ -12,10 +12,11 @@ from xla2tpu import comments as comments_
 from xla2tpu.changes import Builder
 from xla2tpu.environment import other_hardware
 from xla2tpu.importsites import ImportSites
+from xla2tpu.inhouse import is_torch_xla
 from xla2tpu.literals import Literals
 from xla2tpu.match import Matcher, settle_dependents
 from xla2tpu.model import Settings
-from xla2tpu.names import Names, is_torch_xla
+from xla2tpu.names import Names
 from xla2tpu.naming import Naming
 from xla2tpu.plan import Plan
 from xla2tpu.project import OTHER_HARDWARE, Project
@@ -58,6 +59,7 @@ class Analysis:
             lambda p: (hit := rules.lookup(p)) is not None and hit[1].path == p,
             lambda p: project.module_of(p, self.real) is not None,
             modules.__contains__,
+            rules.in_house,
         )
         naming = Naming(tree, self.names, rules, settings.helpers_module)
         self.builder = Builder(tree, self.names, rules, naming, settings, source.newline)

@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xla2tpu import prefilter
+from xla2tpu.inhouse import NOTHING, InHouse
 from xla2tpu.model import FileResult, Mode, Settings, Status
-from xla2tpu.project import Project, find_root, project_of
+from xla2tpu.project import Project, find_root, forget, project_of
 
 if TYPE_CHECKING:
     from xla2tpu.rules import RuleSet
@@ -37,7 +38,7 @@ def run_project(
     the same run. Results come in the order of the files; the ``--helpers-module`` is an extra
     one at the end.
     """
-    project_of.cache_clear()
+    forget()
     projects: dict[str, Project] = {}
     results: dict[str, FileResult] = {}
     matter: list[Job] = []
@@ -49,10 +50,11 @@ def run_project(
             _tell(progress)
             continue
         root = settings.root or find_root(path)
-        project = projects[root] = project_of(root)
+        in_house = _in_house(settings.rule_files)
+        project = projects[root] = project_of(root, in_house)
         project.note(path, data)
         job = (path, replace(settings, root=root))
-        if prefilter.interesting(data):
+        if prefilter.interesting(data) or in_house.mentioned(data):
             matter.append(job)
         else:
             waiting.append(job)
@@ -75,6 +77,15 @@ def run_project(
             _release(matter, projects, results)
     ordered = [results[path] for path, _ in files]
     return [*ordered, *_helper_modules(matter, results)]
+
+
+def _in_house(rule_files: tuple[str, ...]) -> InHouse:
+    """The names that the rules of these files cover outside torch_xla."""
+    if not rule_files:
+        return NOTHING
+    from xla2tpu.rules import load_rules
+
+    return load_rules(rule_files).in_house
 
 
 def _tell(progress: Progress | None) -> None:
@@ -234,8 +245,11 @@ def _helper_module(root: str, module: str, names: list[str], rules: RuleSet) -> 
     result = FileResult(path, Status.CLEAN, source=data)
     try:
         output = updated(data or b"", names, rules)
-    except (SyntaxError, ValueError) as error:
+    except SyntaxError as error:
         result.status, result.error = Status.ERROR, f"not valid Python: {error}"
+        return result
+    except ValueError as error:
+        result.status, result.error = Status.ERROR, str(error)
         return result
     if output != data:
         result.output = output

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 _NOQA = re.compile(r"#\s*noqa\s*:\s*([A-Za-z]+\d+(?:[,\s]+[A-Za-z]+\d+)*)", re.I)
 _IGNORE = re.compile(r"#\s*xla2tpu:\s*ignore\[([^\]]*)\]")
 _IGNORE_FILE = re.compile(r"#\s*xla2tpu:\s*ignore-file\b")
+_TO_US = re.compile(r"#\s*xla2tpu:.*")
 _MARKER = re.compile(r"[ \t\f]*# TODO\(xla2tpu\): (XLA\d{3})\b")
 
 
@@ -25,11 +26,15 @@ class Suppression:
 
 @dataclass(slots=True)
 class Comments:
-    """The comments of a file that speak to the tool. Lines count from 1."""
+    """The comments of a file that speak to the tool. Lines count from 1.
+
+    ``misspelt`` are those that suppress nothing because they name no code: line, column, text.
+    """
 
     suppressions: list[Suppression] = field(default_factory=list)
     whole_file: Suppression | None = None
     markers: dict[int, str] = field(default_factory=dict)
+    misspelt: list[tuple[int, int, str]] = field(default_factory=list)
 
     def suppress(self, code: str, lines: range) -> bool:
         """Whether a finding on these lines is suppressed; notes the comment as used."""
@@ -69,6 +74,9 @@ def read(text: str) -> Comments:
         ours = tuple(c for c in codes if c.startswith("XLA"))
         if ours:
             found.suppressions.append(Suppression(line, column, ours))
+        said = _TO_US.search(token.string)
+        if said and not ours and not _IGNORE_FILE.match(token.string):
+            found.misspelt.append((line, column + said.start(), said[0].rstrip()))
         marker = _MARKER.match(token.line) if token.line.lstrip().startswith("#") else None
         if marker:
             found.markers[line] = marker[1]

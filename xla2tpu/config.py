@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from xla2tpu.patterns import matches
+from xla2tpu.project import unmarked_root
 
 FILE_NAMES = (".xla2tpu.toml", "pyproject.toml")
 DEVICES = ("tpu", "accelerator")
@@ -66,12 +67,21 @@ class Configs:
         self._explicit = None if explicit is None else load(explicit, required=True)
         self._by_folder: dict[str, Config] = {}
         self._roots: dict[str, str | None] = {}
+        self._folders: dict[str, str] = {}
+        self._unmarked: dict[str, str] = {}
 
     def of(self, path: str) -> Config:
         """The configuration of a file. Raises `ConfigError`."""
         if self._explicit is not None:
             return self._explicit
-        return self._of_folder(os.path.dirname(os.path.abspath(path)))
+        return self._of_folder(self._folder(path))
+
+    def _folder(self, path: str) -> str:
+        """The absolute folder of a file, worked out once for all of its files."""
+        folder = os.path.dirname(path)
+        if folder not in self._folders:
+            self._folders[folder] = os.path.abspath(folder)
+        return self._folders[folder]
 
     def _of_folder(self, folder: str) -> Config:
         found = self._by_folder.get(folder)
@@ -85,18 +95,18 @@ class Configs:
         return found
 
     def root(self, path: str, tree: str | None) -> str:
-        """The project's folder: the nearest with a mark of one, else ``tree`` where the file was
-        found, else the folder above its top package.
+        """The project's folder: the nearest with a mark of one, else what `unmarked_root` makes
+        of ``tree`` where the file was found, or of the file's own folder.
         """
-        folder = os.path.dirname(os.path.abspath(path))
+        folder = self._folder(path)
         marked = self._marked(folder)
         if marked is not None:
             return marked
         if tree is not None:
-            return os.path.abspath(tree)
-        while os.path.exists(os.path.join(folder, "__init__.py")):
-            folder = os.path.dirname(folder)
-        return folder
+            folder = os.path.abspath(tree)
+        if folder not in self._unmarked:
+            self._unmarked[folder] = unmarked_root(folder)
+        return self._unmarked[folder]
 
     def _marked(self, folder: str) -> str | None:
         if folder not in self._roots:

@@ -53,7 +53,8 @@ def run_source(
     its top that no other file will import any longer. Never raises for bad source.
     """
     if project is None:
-        project = project_of(settings.root or find_root(path))
+        in_house = load_rules(settings.rule_files).in_house
+        project = project_of(settings.root or find_root(path), in_house)
     # Trees are large and short-lived: collecting while they stand costs more than parsing them.
     with paused_gc():
         result = _run_once(data, path, settings, project, released)
@@ -173,7 +174,7 @@ class _Run(Analysis):
         done = self._is_complete(assembly)
         if settings.mode is Mode.FIX and not settings.partial and not done:
             result.held_back = self._held_back(complete, available, wanted)
-            result.findings = self._found(set())
+            result.findings = self._found(set(), written=False)
             result.status = self._status(complete)
             return
         applied = {s for s in assembly.applied if s in set(self.reported) - self.suppressed}
@@ -193,8 +194,8 @@ class _Run(Analysis):
         else:
             result.status = Status.READY if complete else Status.NEEDS_WORK
 
-    def _found(self, applied: set[Site]) -> list[Finding]:
-        return Findings(self, Markers(self)).all(applied)
+    def _found(self, applied: set[Site], written: bool = True) -> list[Finding]:
+        return Findings(self, Markers(self)).all(applied, written)
 
     def _is_ours(self) -> bool:
         return self.has_imports or bool(self.sites)

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from xla2tpu.inhouse import NOTHING, PACKAGES, InHouse
+
 if TYPE_CHECKING:
     import ast
 
-PACKAGES = ("torch_xla", "torch_xla_py")
 _IMPORT_LINE = re.compile(
     rb"^([ \t]*)(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]*)"
     rb"|import[ \t]+([\w., \t]+))",
@@ -20,6 +21,8 @@ _IMPORT_LINE = re.compile(
 )
 _COLUMN_0 = re.compile(rb"^[^\s#)\]}]", re.M)
 _ALIAS = re.compile(rb"^([A-Za-z_]\w*)[ \t]*=[ \t]*(?:getattr\()?([A-Za-z_]\w*)", re.M)
+# The module, and the names taken from it with what they are bound to.
+ImportLine = tuple[str, list[tuple[str | None, str]]]
 _OPENER = re.compile(rb"(try|except|finally|if|elif|else|with)\b")
 
 
@@ -36,12 +39,14 @@ def imports_at_top(data: bytes) -> bool:
     return any(m.startswith("torch_xla") for m, _ in import_lines(data, everywhere=False))
 
 
-def direct_names(data: bytes) -> set[str]:
-    """The names at the top of a file that are torch_xla's, as its import lines say."""
+def direct_names(data: bytes, in_house: InHouse = NOTHING) -> set[str]:
+    """The names at the top of a file that are torch_xla's or in-house, as its imports say."""
     names: set[str] = set()
     for module, imported in import_lines(data, everywhere=False):
         if module.startswith(PACKAGES):
             names.update(local for _, local in imported)
+        else:
+            names.update(local for name, local in imported if in_house.imported(module, name))
     # ``xm = torch_xla.core.xla_model``: an alias at the top counts as well.
     for match in _ALIAS.finditer(data) if names else ():
         if match[2].decode() in names:
@@ -49,9 +54,7 @@ def direct_names(data: bytes) -> set[str]:
     return names - {"*"}
 
 
-def import_lines(
-    data: bytes, everywhere: bool
-) -> Iterator[tuple[str, list[tuple[str | None, str]]]]:
+def import_lines(data: bytes, everywhere: bool) -> Iterator[ImportLine]:
     """The imports of a file by their text: the module, and names with what they are bound to.
 
     The name is None where the module itself is imported.

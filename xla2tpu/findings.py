@@ -21,11 +21,13 @@ class Findings:
     def __init__(self, analysis: Analysis, markers: Markers) -> None:
         self.it, self.markers = analysis, markers
 
-    def all(self, applied: set[Site]) -> list[Finding]:
+    def all(self, applied: set[Site], written: bool = True) -> list[Finding]:
+        """In the order of the source. ``written``: the new text is what the run leaves."""
         found = [self.finding(s, s in applied) for s in self.it.reported]
         found.extend(self._unused_suppressions())
+        found.extend(self._misspelt())
         if self.it.settings.mode is Mode.CHECK or not applied:
-            found.extend(self._stale_markers())
+            found.extend(self._stale_markers(written))
         return sorted(found, key=lambda f: (f.start, f.end, f.rule))
 
     def finding(self, site: Site, applied: bool) -> Finding:
@@ -64,7 +66,7 @@ class Findings:
             rule.code, rule.name, first + 1, start - lines.starts[first] + 1,
             last + 1, end - lines.starts[last] + 1, span.start, span.end,
             api, counts, blocks, applicability, effort, message, advice,
-            reason, applied, suppressed, fix,
+            reason, applied, suppressed, False, fix,
         )  # fmt: skip
 
     def _fix(self, site: Site, title: str) -> Fix | None:
@@ -130,7 +132,25 @@ class Findings:
                 )  # fmt: skip
         return found
 
-    def _stale_markers(self) -> list[Finding]:
+    def _misspelt(self) -> list[Finding]:
+        """Comments to the tool that it cannot read, and that suppress nothing."""
+        rule = self.it.rules.rules.get(_UNUSED_SUPPRESSION)
+        if rule is None or not self.it.is_selected(rule.code):
+            return []
+        lines, found = self.it.plan.lines, []
+        for line, column, text in self.it.comments.misspelt:
+            start = lines.starts[line - 1] + column
+            found.append(
+                self._at(
+                    rule, start, start + len(text), text, False, False, Applicability.MANUAL,
+                    f"`{text}` suppresses nothing: it names no code of a rule",
+                    "Write `# xla2tpu: ignore[XLA101]` or `# xla2tpu: ignore-file`.",
+                    None, False, False, None, rule.effort,
+                )
+            )  # fmt: skip
+        return found
+
+    def _stale_markers(self, written: bool) -> list[Finding]:
         rule = self.it.rules.rules.get(_STALE_MARKER)
         if rule is None or not self.it.comments.markers or not self.it.is_selected(rule.code):
             return []
@@ -139,7 +159,7 @@ class Findings:
         found = []
         lines = self.it.plan.lines
         mode = self.it.settings.mode
-        applied = mode is Mode.FIX or (mode is Mode.MIGRATE and self.it.settings.todo)
+        applied = written and (mode is Mode.FIX or (mode is Mode.MIGRATE and self.it.settings.todo))
         for line, code in self.it.comments.markers.items():
             below = line + 1
             while below in self.it.comments.markers:

@@ -10,13 +10,20 @@ _HEAD = '"""Small helpers that the move from PyTorch/XLA to TorchTPU needs."""\n
 
 
 def updated(data: bytes, names: list[str], rules: RuleSet) -> bytes:
-    """The module with the helpers that it lacks; what is in it stays. Raises SyntaxError."""
+    """The module with the helpers that it lacks; what is in it stays.
+
+    Raises SyntaxError, and ValueError where it has something else under the name of a helper.
+    """
     text = data.decode("utf-8")
     there: set[str] = set()
     imports: set[str] = set()
     for node in ast.parse(text).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             there.add(node.name)
+            if node.name in names and not _is_helper(node, rules):
+                raise ValueError(
+                    f"line {node.lineno}: another {node.name} stands there; rename it first"
+                )
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             imports.add(ast.unparse(node))
     missing = [n for n in names if n not in there]
@@ -35,6 +42,11 @@ def updated(data: bytes, names: list[str], rules: RuleSet) -> bytes:
     at = _after_imports(text)
     head = "".join(lines[:at]) + "".join(f"{i}\n" for i in needed)
     return f"{head}{''.join(lines[at:]).rstrip()}\n\n\n{body}".encode()
+
+
+def _is_helper(node: ast.FunctionDef | ast.ClassDef, rules: RuleSet) -> bool:
+    """Whether a definition is the helper of its name, whatever was done to its body."""
+    return ast.get_docstring(node) == rules.helpers[node.name].doc
 
 
 def _after_imports(text: str) -> int:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from xla2tpu.names import Names, is_torch_xla
+from xla2tpu.inhouse import is_torch_xla
+from xla2tpu.names import Names
 from xla2tpu.scopes import Binding, Scope
 from xla2tpu.sites import Site
 from xla2tpu.tree import Tree
@@ -70,7 +71,10 @@ def groups_of(tree: Tree, names: Names) -> list[Group]:
         group.fixed = group.name in declared
         if group.scope.kind == "class":
             # Seen from outside as an attribute of the class.
-            group.loads += attributes_named(tree, group.name)
+            if group.torch_xla:
+                group.loads += attributes_named(tree, group.name)
+            else:
+                group.fixed = True
     return list(found.values())
 
 

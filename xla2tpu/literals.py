@@ -32,10 +32,14 @@ _PRINTERS = frozenset(
 _XLA = re.compile(r"xla(:(\d+|%[sd]|\{\w*\})?)?\Z")
 _RENDEZVOUS = re.compile(r"(xla|pjrt)://")
 _OPENXLA = frozenset({"openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_once"})
-_GUARD_NAMES = re.compile(
-    r"(?:^|\.)(is_torch_(xla|tpu)_available|is_tpu_available|_?(TORCH_)?XLA_AVAILABLE"
-    r"|_TPU_AVAILABLE|has_xla_support|is_xla_available|_XLA_GREATER_EQUAL_\w+)$"
+# A run with the safe fixes alone may have taken the imports, and left the tests of a device.
+_MIGRATED = re.compile(r"""(?:\btorch\.device\(|\.to\(|\bdevice=)["']tpu["']""")
+_GUARDS = (
+    r"(is_torch_(xla|tpu)_available|is_tpu_available|_?(TORCH_)?XLA_AVAILABLE"
+    r"|_TPU_AVAILABLE|has_xla_support|is_xla_available|_XLA_GREATER_EQUAL_\w+)"
 )
+_GUARD_NAMES = re.compile(rf"(?:^|\.){_GUARDS}$")
+_DOTTED_GUARDS = re.compile(rf"\.[\s\\]*{_GUARDS}\b")
 
 
 class Literals:
@@ -114,7 +118,7 @@ class Literals:
             return site
         for name in re.findall(r"(?<![\w.])[A-Za-z_]\w*", value):
             meaning = self.builder.names.name(name, scope)
-            if meaning.torch_xla:
+            if self.builder.names.is_ours(meaning.path):
                 site = self._simple(
                     "string-reference", node, meaning.path or name, scope, "annotation"
                 )
@@ -176,7 +180,8 @@ class Literals:
         if devices.is_backend(node, scope, self.builder):
             return self._simple("rendezvous-url", node, value, scope, reason="whole-program")
         site = Site(rule, value, node, node, scope, "string", counts=False)
-        verdict = devices.string(site, node, value, self.builder, self.uses_torch_xla)
+        uses = self.uses_torch_xla or bool(_MIGRATED.search(self.tree.text))
+        verdict = devices.string(site, node, value, self.builder, uses)
         if verdict is None:
             return None
         site.change, site.applicability, site.reason = verdict
@@ -282,6 +287,8 @@ class Literals:
 
     def _dotted_guards(self, rule: Rule) -> Iterator[Site]:
         """``transformers.is_torch_xla_available()`` through a module."""
+        if not _DOTTED_GUARDS.search(self.tree.text):
+            return
         for name in self.tree.loads:
             for load, scope in self.tree.loads[name]:
                 node: cst.BaseExpression = load

@@ -67,7 +67,8 @@ class Finding:
     byte offsets in the original file. ``counts`` tells a reference (one resolved use of a
     torch_xla name outside import statements) from the rest; ``blocks`` whether the file
     cannot be called done while the place stands. ``reason`` is the stable word for why
-    nothing is rewritten, None where there is a fix.
+    nothing is rewritten, None where there is a fix. ``in_baseline``: it is suppressed because
+    the baseline knows it.
     """
 
     rule: str
@@ -88,6 +89,7 @@ class Finding:
     reason: str | None = None
     applied: bool = False
     suppressed: bool = False
+    in_baseline: bool = False
     fix: Fix | None = None
 
 

@@ -12,18 +12,12 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from xla2tpu.inhouse import NOTHING, InHouse, is_torch_xla
 from xla2tpu.nodes import dotted
 from xla2tpu.scopes import Binding, Scope
 from xla2tpu.tree import Tree
 
-PACKAGES = ("torch_xla", "torch_xla_py")
-
 _BUILTINS = frozenset(dir(builtins))
-
-
-def is_torch_xla(path: str | None) -> bool:
-    """Whether a dotted path lies in torch_xla (or in its name of before 1.0)."""
-    return path is not None and path.split(".", 1)[0] in PACKAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +25,7 @@ class Meaning:
     """What an expression refers to.
 
     ``path`` is None where it is not known. ``ambiguous``: different things on different paths,
-    one of them in torch_xla (``path`` is then one of these). ``optional``: it may be None.
+    one of them ours (``path`` is then one of these). ``optional``: it may be None.
     ``bindings`` are those of the name at the root.
     """
 
@@ -40,11 +34,6 @@ class Meaning:
     optional: bool = False
     bindings: tuple[Binding, ...] = ()
     star: bool = False
-
-    @property
-    def torch_xla(self) -> bool:
-        """Whether any of the things meant lies in torch_xla."""
-        return is_torch_xla(self.path)
 
 
 UNKNOWN = Meaning()
@@ -56,7 +45,7 @@ class Names:
     ``external`` maps an import path of the project to the torch_xla path that it leads to, or
     None; ``known`` tells whether a dotted path is a torch_xla name that some rule covers,
     ``local`` whether an import path is a module of the project, ``is_module`` whether a
-    torch_xla path is a module.
+    torch_xla path is a module. The names ``in_house`` are followed as torch_xla's are.
     """
 
     def __init__(
@@ -66,8 +55,10 @@ class Names:
         known: Callable[[str], bool],
         local: Callable[[str], bool],
         is_module: Callable[[str], bool],
+        in_house: InHouse = NOTHING,
     ) -> None:
         self.tree = tree
+        self.in_house = in_house
         self._external = external
         self._known = known
         self.is_local = local
@@ -75,6 +66,10 @@ class Names:
         self._cache: dict[tuple[int, str], Meaning] = {}
         self._busy: set[tuple[int, str]] = set()
         self._canonical: dict[str, str | None] = {}
+
+    def is_ours(self, path: str | None) -> bool:
+        """Whether a path lies in torch_xla, or a rule of the user's own covers it."""
+        return is_torch_xla(path) or (path is not None and self.in_house.covers(path))
 
     def name(self, name: str, scope: Scope) -> Meaning:
         """What a load of ``name`` in ``scope`` means."""
@@ -97,7 +92,7 @@ class Names:
             if looked_up is not None:
                 return looked_up
             called = self.expression(node.func, scope)
-            if called.torch_xla:
+            if self.is_ours(called.path):
                 return Meaning(f"{called.path}()", called.ambiguous, False, called.bindings)
         if isinstance(node, cst.IfExp):
             return self._merged(
@@ -115,7 +110,7 @@ class Names:
         if scope.owner("getattr") is not None or not isinstance(literal, cst.SimpleString):
             return None
         base = self.expression(node.args[0].value, scope)
-        if not base.torch_xla or not isinstance(literal.evaluated_value, str):
+        if not self.is_ours(base.path) or not isinstance(literal.evaluated_value, str):
             return None
         return self._joined(base, literal.evaluated_value)
 
@@ -143,7 +138,7 @@ class Names:
 
     def canonical(self, path: str) -> str | None:
         """The torch_xla path that a path through project files leads to, None for none."""
-        if is_torch_xla(path):
+        if self.is_ours(path):
             return path
         if path not in self._canonical:
             self._canonical[path] = self._external(path)
@@ -156,7 +151,7 @@ class Names:
             found = self.canonical(path)
             if found is None:
                 continue
-            if not is_torch_xla(path):
+            if not self.is_ours(path):
                 return Meaning(found)
             if self._known(found) and name not in _BUILTINS:
                 return Meaning(found, star=True)
@@ -196,13 +191,12 @@ class Names:
             return self.expression(binding.value, binding.scope)
         return UNKNOWN
 
-    @staticmethod
-    def _merged(parts: list[Meaning]) -> Meaning:
+    def _merged(self, parts: list[Meaning]) -> Meaning:
         paths = {p.path for p in parts}
         if len(paths) == 1:
             only = parts[0]
             return Meaning(only.path, any(p.ambiguous for p in parts), False, (), only.star)
-        of_xla = sorted(p for p in paths if p is not None and is_torch_xla(p))
-        if of_xla:
-            return Meaning(of_xla[0], ambiguous=True)
+        ours = sorted(p for p in paths if p is not None and self.is_ours(p))
+        if ours:
+            return Meaning(ours[0], ambiguous=True)
         return UNKNOWN

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from xla2tpu.names import Names, is_torch_xla
+from xla2tpu.inhouse import is_torch_xla
+from xla2tpu.names import Names
 from xla2tpu.nodes import dotted
 from xla2tpu.rules import Helper, RuleSet
 from xla2tpu.scopes import Binding, Scope

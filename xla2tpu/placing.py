@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from xla2tpu.vanished import Vanished
 
 
+# Longer lines of imports are left to nobody's formatter.
+_LINE = 88
+
+
 def additions(
     plan: Plan,
     active: set[Site],
@@ -67,11 +71,8 @@ class _Placer:
         edits: list[Text] = []
         module = self.plan.builder.settings.helpers_module
         if helpers and module:
-            naming, rules = self.plan.builder.naming, self.plan.builder.rules
-            for name in helpers:
-                local = naming.helper(rules.helpers[name])
-                alias = "" if local == name else f" as {local}"
-                self._note(here, f"from {module} import {name}{alias}", first_use)
+            for text in self._from_module(module, sorted(helpers)):
+                self._note(here, text, first_use)
             helpers = []
         codes: list[str] = []
         # A helper that runs while the file is imported finds only what stands above it.
@@ -88,6 +89,19 @@ class _Placer:
         if codes:
             edits.append(self._helpers(codes, first_use, {e.start for e in edits}))
         return edits
+
+    def _from_module(self, module: str, helpers: list[str]) -> list[str]:
+        """The imports of helpers from their module: one line, or as many as they fill."""
+        naming, rules = self.plan.builder.naming, self.plan.builder.rules
+        lines: list[str] = []
+        for name in helpers:
+            local = naming.helper(rules.helpers[name])
+            item = name if local == name else f"{name} as {local}"
+            if lines and len(lines[-1]) + len(item) + 2 <= _LINE:
+                lines[-1] += f", {item}"
+            else:
+                lines.append(f"from {module} import {item}")
+        return lines
 
     def _note(self, here: dict[str, int | None], text: str, use: int | None) -> None:
         if text not in here:

@@ -11,7 +11,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
-from xla2tpu.exports import PACKAGES, Module, direct_names, exports_of, import_lines
+from xla2tpu.exports import ImportLine, Module, direct_names, exports_of, import_lines
+from xla2tpu.inhouse import NOTHING, PACKAGES, InHouse, is_torch_xla
 
 _MARKS = (".git", "pyproject.toml", "setup.cfg", "setup.py", ".xla2tpu.toml", ".hg")
 _SKIPPED = frozenset(
@@ -56,10 +57,17 @@ _OTHER_IMPORT = re.compile(
 )
 
 
+_IMPORTED = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.M)
+_SCRIPTS, _SCRIPT_BYTES = 200, 1 << 20
+# A run reads all of its files before names are followed: up to so much is not read again.
+_KEPT_BYTES = 48 << 20
+_WORD = re.compile(rb"\w")
+
+
 def find_root(path: str) -> str:
     """The folder of the project that a file belongs to: the nearest with a project's mark.
 
-    Without one, the folder above the file's outermost package.
+    Without one, `unmarked_root` of the file's folder.
     """
     folder = above = os.path.dirname(os.path.abspath(path))
     while True:
@@ -68,31 +76,84 @@ def find_root(path: str) -> str:
         if os.path.dirname(above) == above:
             break
         above = os.path.dirname(above)
+    return unmarked_root(folder)
+
+
+def unmarked_root(folder: str) -> str:
+    """The project's folder where nothing marks one: that above the outermost package.
+
+    One more where scripts beside the folder import from it by its name, as they may without
+    an ``__init__.py``.
+    """
     while os.path.exists(os.path.join(folder, "__init__.py")) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
-    return folder
+    above, name = os.path.split(folder)
+    return above if name in _packages_used_in(above) else folder
+
+
+@functools.lru_cache(maxsize=64)
+def _packages_used_in(folder: str) -> frozenset[str]:
+    """The first words of all imports in the Python files right in a folder."""
+    found: set[bytes] = set()
+    for text in _scripts_in(folder):
+        found.update(m[1] for m in _IMPORTED.finditer(text))
+    return frozenset(name.decode() for name in found)
+
+
+def _scripts_in(folder: str) -> Iterator[bytes]:
+    """The texts of the Python files right in a folder; it may be any folder, so not too many."""
+    try:
+        names = sorted(n for n in os.listdir(folder) if n.endswith(".py"))[:_SCRIPTS]
+    except OSError:
+        return
+    for name in names:
+        try:
+            with open(os.path.join(folder, name), "rb") as handle:
+                yield handle.read(_SCRIPT_BYTES)
+        except OSError:
+            continue
 
 
 @functools.lru_cache(maxsize=8)
-def project_of(root: str) -> Project:
+def project_of(root: str, in_house: InHouse = NOTHING) -> Project:
     """The names of a project; its files are read once in a process."""
-    return Project(root)
+    return Project(root, in_house=in_house)
+
+
+def forget() -> None:
+    """Read all files anew from now on."""
+    project_of.cache_clear()
+    _packages_used_in.cache_clear()
 
 
 class Project:
-    """Reads the files below ``root`` for names; ``buffers`` overrides files by unsaved text."""
+    """Reads the files below ``root`` for names; ``buffers`` overrides files by unsaved text.
 
-    def __init__(self, root: str, buffers: dict[str, bytes] | None = None) -> None:
+    Names that are ``in_house`` are followed as torch_xla's are.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        buffers: dict[str, bytes] | None = None,
+        in_house: InHouse = NOTHING,
+    ) -> None:
         self.root = os.path.abspath(root)
+        self.in_house = in_house
         self.buffers = buffers or {}
+        # Texts of files that `hints` is going to need.
+        self._texts: dict[str, bytes] = {}
+        self._kept = 0
         self._modules: dict[str, Module | None] = {}
         self._files: dict[tuple[str, str], str | None] = {}
+        self._meant: dict[tuple[str, str], str | None] = {}
         self._answers: dict[tuple[str, str], str | None] = {}
         self._leads: dict[str, frozenset[str]] = {}
         self._importers: dict[str, dict[str, set[str]]] = {}
         self._plain: dict[str, bool] = {}
         self._handing: list[str] = []
         self._handing_set: frozenset[str] | None = None
+        self._lines: dict[str, tuple[bytes, list[ImportLine]]] = {}
         self._listings: dict[str, frozenset[str]] = {}
         self._names: frozenset[str] = frozenset()
         self._hints: tuple[tuple[bytes, ...], re.Pattern[bytes]] | None = None
@@ -104,6 +165,8 @@ class Project:
         """The bytes of a file, None where it cannot be read."""
         if path in self.buffers:
             return self.buffers[path]
+        if path in self._texts:
+            return self._texts[path]
         if not os.path.isfile(path):
             return None
         try:
@@ -114,14 +177,26 @@ class Project:
 
     def note(self, path: str, data: bytes) -> None:
         """Take note of a file that was read anyway, so that `hints` need not read it again."""
-        self._plain[os.path.abspath(path)] = b"torch_xla" not in data
+        real = os.path.abspath(path)
+        self._plain[real] = not self._may_bind(data)
+        if self._hints is None and self._kept < _KEPT_BYTES:
+            self._texts[real] = data
+            self._kept += len(data)
+
+    def _may_bind(self, data: bytes) -> bool:
+        return b"torch_xla" in data or self.in_house.mentioned(data)
 
     def python_files(self) -> Iterator[str]:
         """The Python files below the root, in a stable order, and all that the run has read."""
         noted = {f for f in self._plain if f.startswith(os.path.join(self.root, ""))}
         marked = any(os.path.exists(os.path.join(self.root, mark)) for mark in _MARKS)
+        # Scripts may import from a folder beside them that is no package.
+        near = set() if marked else _packages_used_in(self.root)
         for folder, folders, files in os.walk(self.root):
-            folders[:] = sorted(f for f in folders if self._is_searched(folder, f, marked))
+            folders[:] = sorted(
+                f for f in folders
+                if self._is_searched(folder, f, marked or (folder == self.root and f in near))
+            )  # fmt: skip
             for name in sorted(files):
                 if name.endswith(".py"):
                     path = os.path.join(folder, name)
@@ -197,8 +272,9 @@ class Project:
 
     def canonical(self, path: str, importer: str) -> str | None:
         """The torch_xla path behind a dotted path as ``importer`` writes it, None for none."""
-        hinted = self._hints is not None and not path.startswith(PACKAGES)
-        if hinted and self._names.isdisjoint(path.split(".")):
+        if is_torch_xla(path) or self.in_house.covers(path):
+            return path
+        if self._hints is not None and self._names.isdisjoint(path.split(".")):
             return None
         key = (path, os.path.dirname(importer))
         if key not in self._answers:
@@ -209,8 +285,6 @@ class Project:
     def _lead(self, path: str, importer: str) -> str | None:
         dots = len(path) - len(path.lstrip("."))
         parts = path.lstrip(".").split(".")
-        if not dots and parts[0] in PACKAGES:
-            return path
         if not dots and self.module_file(parts[0], importer) is None:
             return None
         for length in range(len(parts) - 1, -1, -1):
@@ -222,9 +296,22 @@ class Project:
                 continue
             if not file.endswith(".py"):
                 return None
+            if self.in_house:
+                whole = ".".join([self._dotted(file), *parts[length:]])
+                if self.in_house.covers(whole):
+                    return whole
             targets = self._exported(file, parts[length], parts[length + 1 :])
             return targets.pop() if len(targets) == 1 else None
         return None
+
+    def _dotted(self, file: str) -> str:
+        """The absolute dotted name of a module of the project."""
+        folder, name = os.path.split(file.removesuffix(".py"))
+        parts = [] if name == "__init__" else [name]
+        while "__init__.py" in self._entries(folder) and folder != self.root:
+            folder, name = os.path.split(folder)
+            parts.insert(0, name)
+        return ".".join(parts)
 
     def _exported(self, file: str, name: str, rest: list[str]) -> set[str]:
         """The torch_xla paths behind ``name.rest`` of a file; empty unless all lead there."""
@@ -290,6 +377,12 @@ class Project:
 
     def module_of(self, path: str, importer: str) -> str | None:
         """The project file that a dotted path means, through names that stand for modules too."""
+        key = (path, os.path.dirname(importer))
+        if key not in self._meant:
+            self._meant[key] = self._module_of(path, importer)
+        return self._meant[key]
+
+    def _module_of(self, path: str, importer: str) -> str | None:
         file = self.module_file(path, importer)
         if file is not None or not path.strip("."):
             return file
@@ -350,20 +443,28 @@ class Project:
                 if self._plain.get(file):
                     continue
                 data = self.read(file)
-                if data is None:
+                if data is None or not self._may_bind(data):
                     continue
-                if b"torch_xla" not in data:
-                    continue
-                direct = direct_names(data)
+                direct = direct_names(data, self.in_house)
                 if direct:
                     names |= direct
                     stems.add(_stem(file))
             known = -1
+            tried: set[str] = set()
+            holding: set[str] = set()
             while stems and known != len(names) + len(stems):
                 known = len(names) + len(stems)
-                pattern = _words(names)
-                self._handing = [f for f in files if self._hands_on(f, names, stems, pattern)]
+                # `trainer` is found wherever `trainer_utils` is.
+                new = [s for s in stems - tried if not any(t in s and t != s for t in stems)]
+                marks = [os.fsencode(s) for s in new]
+                tried |= stems
+                holding |= {f for f in files if f not in holding and self._holds(f, marks)}
+                self._handing = [
+                    f for f in files
+                    if f in holding and self._hands_on(f, names, stems, _words(names))
+                ]  # fmt: skip
             self._names = frozenset(names)
+            self._texts.clear()
             self._hints = tuple(os.fsencode(s) for s in sorted(stems)), _words(names)
         return self._hints
 
@@ -374,13 +475,15 @@ class Project:
             self._handing_set = frozenset(self._handing)
         return os.path.abspath(path) in self._handing_set
 
+    def _holds(self, file: str, marks: list[bytes]) -> bool:
+        data = self.read(file)
+        return data is not None and any(m in data for m in marks)
+
     def _hands_on(
         self, file: str, names: set[str], stems: set[str], pattern: re.Pattern[bytes]
     ) -> bool:
         """Whether a file may import the names; adds those that it binds at its top."""
-        data = self.read(file)
-        if data is None or not any(os.fsencode(s) in data for s in stems):
-            return False
+        data = self.read(file) or b""
         named = any(n.encode() in data for n in names) and pattern.search(data) is not None
         # A package may hand on a module under a name, without naming anything in it.
         if not named and os.path.basename(file) != "__init__.py":
@@ -408,7 +511,7 @@ class Project:
         found: set[str] = set()
         if os.path.abspath(path) == real:
             return found
-        for module, names in import_lines(data, everywhere=True):
+        for module, names in self._import_lines(path, data):
             for name, local in names:
                 if name is None:
                     base = module if local != module.split(".")[0] else local
@@ -421,18 +524,25 @@ class Project:
                         found.add(name)
                     inner = f"{module}{'' if module.endswith('.') else '.'}{name}"
                     found |= self._attributes(data, local, inner, real, path)
-        stem = re.escape(os.fsencode(_stem(real)))
-        for match in re.finditer(rb"[\"'][\w.]*\b" + stem + rb"\.(\w+)", data):
-            found.add(match[1].decode())
+        stem = os.fsencode(_stem(real)) + b"."
+        if stem in data:
+            for match in re.finditer(rb"[\"'][\w.]*\b" + re.escape(stem) + rb"(\w+)", data):
+                found.add(match[1].decode())
         return found
+
+    def _import_lines(self, path: str, data: bytes) -> list[ImportLine]:
+        """The imports of a file, read once for each text of it."""
+        kept = self._lines.get(path)
+        if kept is None or kept[0] != data:
+            kept = self._lines[path] = data, list(import_lines(data, everywhere=True))
+        return kept[1]
 
     def _attributes(self, data: bytes, local: str, base: str, real: str, path: str) -> set[str]:
         """The names taken from ``real`` through ``local``, which stands for ``base``."""
         found: set[str] = set()
-        if self.module_of(base, path) is None:
+        if self.module_of(base, path) is None or local.encode() + b"." not in data:
             return found
-        pattern = re.compile(rb"\b" + local.encode() + rb"((?:\.\w+)+)")
-        for uses in {m[1] for m in pattern.finditer(data)}:
+        for uses in _chains(local, data):
             parts = uses.decode().strip(".").split(".")
             for length in range(len(parts)):
                 whole = ".".join([base, *parts[:length]])
@@ -475,8 +585,18 @@ def _stem(file: str) -> str:
     return os.path.basename(os.path.dirname(file)) if stem == "__init__" else stem
 
 
+def _chains(name: str, data: bytes) -> set[bytes]:
+    """What follows a name with its dots, wherever it is used in a text: ``b".a.b"``."""
+    # A pattern that begins with literal text is found many times as fast as one with `\b`.
+    pattern = re.compile(re.escape(name.encode()) + rb"((?:\.\w+)+)")
+    return {
+        m[1] for m in pattern.finditer(data) if not (m.start() and _WORD.match(data, m.start() - 1))
+    }
+
+
 def _has_word(data: bytes, name: str) -> bool:
-    return re.search(rb"\b" + name.encode() + rb"\b", data) is not None
+    word = name.encode()
+    return word in data and re.search(rb"\b" + word + rb"\b", data) is not None
 
 
 def _words(names: Iterable[str]) -> re.Pattern[bytes]:

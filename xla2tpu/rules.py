@@ -16,6 +16,7 @@ from typing import Any, NoReturn, cast
 
 import yaml
 
+from xla2tpu.inhouse import NOTHING, InHouse
 from xla2tpu.model import Applicability, Effort
 from xla2tpu.reasons import REASONS
 
@@ -165,12 +166,16 @@ class Helper:
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """All rules, sorted by code, and the helpers that their templates call."""
+    """All rules, sorted by code, and the helpers that their templates call.
+
+    ``in_house`` are the names outside torch_xla that users' rules cover.
+    """
 
     rules: dict[str, Rule]
     helpers: dict[str, Helper]
     _exact: dict[str, tuple[Rule, Api]] = field(default_factory=dict, repr=False)
     _wildcards: dict[str, tuple[Rule, Api]] = field(default_factory=dict, repr=False)
+    in_house: InHouse = field(default=NOTHING)
 
     def __post_init__(self) -> None:
         for rule in self.rules.values():
@@ -233,7 +238,8 @@ def _load(extra: tuple[str, ...]) -> RuleSet:
     for path in extra:
         for document in _documents(path):
             _add(rules, _rule(document, path, USER_FAMILY))
-    return RuleSet(dict(sorted(rules.items())), helpers)
+    own = InHouse.of(a for r in rules.values() if r.family == USER_FAMILY for a in r.apis)
+    return RuleSet(dict(sorted(rules.items())), helpers, in_house=own)
 
 
 def _listing(folder: str, suffix: str = "") -> list[str]:

@@ -165,7 +165,12 @@ def run_stdin(data: bytes, filename: str | None, request: Request) -> Run:
     from xla2tpu import batch
 
     result = batch.run_bytes(data, path, settings_for(path, config, request, root))
-    return Run(request.mode, [result], request.diff)
+    done = Run(request.mode, [result], request.diff)
+    if result.output is not None and result.helpers and filename is not None:
+        module = request.helpers_module or config.helpers_module
+        names = ", ".join(sorted(result.helpers))
+        done.notes.append(f"{module} has to hold {names}: a run on the file itself writes them")
+    return done
 
 
 def _check_codes(all_settings: set[Settings]) -> None:
@@ -240,8 +245,9 @@ def _refuse_dirty(done: Run, changed: list[FileResult]) -> None:
     if dirty:
         names = "".join(f"\n  {path}" for path in dirty[:10])
         more = f"\n  and {len(dirty) - 10} more" if len(dirty) > 10 else ""
+        have = "has" if len(dirty) == 1 else "have"
         raise Refused(
-            f"{len(dirty)} of the files to change have uncommitted changes:{names}{more}\n"
+            f"{len(dirty)} of the files to change {have} uncommitted changes:{names}{more}\n"
             "nothing was changed; commit or stash them first, or give --allow-dirty"
         )
     if outside:

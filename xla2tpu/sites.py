@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from xla2tpu.model import Applicability, Effort
-from xla2tpu.names import Meaning, Names, is_torch_xla
+from xla2tpu.names import Meaning, Names
 from xla2tpu.rules import Api, Case, Rule, RuleSet
 from xla2tpu.scopes import Scope
 from xla2tpu.signatures import Bound
@@ -196,7 +196,7 @@ class References:
         for binding in self.tree.bindings:
             if binding.path is not None:
                 # A module of the project is followed by attribute, so it counts as well.
-                if is_torch_xla(binding.path) or self._leads(binding.path):
+                if self._leads(binding.path):
                     found.add(binding.name)
             elif binding.kind == "assign" and binding.value is not None:
                 rest.extend((binding.name, root) for root in _roots(binding.value))
@@ -210,7 +210,7 @@ class References:
         return found
 
     def _leads(self, path: str) -> bool:
-        if self.names.canonical(path) is not None:
+        if self.names.canonical(path) is not None or self.names.in_house.leads(path):
             return True
         return self.names.is_local(path)
 
@@ -252,9 +252,9 @@ class References:
         if path is None:
             return
         aliased = self._is_alias(meaning)
-        if not is_torch_xla(path):
+        if not self.names.is_ours(path):
             # A module of the project: climb until the path leads into torch_xla.
-            while not is_torch_xla(path):
+            while not self.names.is_ours(path):
                 parent = self.tree.parent(node)
                 if not (isinstance(parent, cst.Attribute) and parent.value is node):
                     return
@@ -284,6 +284,11 @@ class References:
                     return
                 node, path, aliased = parent, f"{path}.{parent.attr.value}", False
                 parent = self.tree.parent(node)
+                covered = self.rules.lookup(path)
+                if meaning.ambiguous and covered and covered[1].path.endswith(".*"):
+                    # `model.train()`, where a model is wrapped on one path only: the wrapping
+                    # is the reference, and nothing tells that this is one too.
+                    return
                 break
             if path not in self.modules:
                 break

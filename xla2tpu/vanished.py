@@ -36,12 +36,15 @@ class Vanished:
                 self._mark(nodes[key], kept)
 
     def _mark(self, root: cst.CSTNode, kept: set[int]) -> None:
+        # What is marked is marked with all below it: long chains of `elif` are walked once.
+        if id(root) in self.below:
+            return
         # The root goes even where another fix keeps its place: it is replaced there.
         self.below.add(id(root))
         stack = list(children(root))
         while stack:
             node = stack.pop()
-            if id(node) not in kept:
+            if id(node) not in kept and id(node) not in self.below:
                 self.below.add(id(node))
                 stack.extend(children(node))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import libcst as cst
 
-from xla2tpu.nodes import child_fields, children, descendants, dotted
+from xla2tpu.nodes import PLAIN, child_fields, children, descendants, dotted
 from xla2tpu.scopes import Binding, Scope
 
 _STRING_OF_INTEREST = re.compile(r"xla|XLA|PJRT|XRT|COLAB_TPU_ADDR|TPU_")
@@ -68,13 +68,12 @@ class Walk:
                 continue
             for name in child_fields(kind):
                 value = getattr(node, name)
-                if value is None:
-                    continue
-                if type(value) in (tuple, list):
+                of = type(value)
+                if of is tuple or of is list:
                     for item in value:
                         parents[id(item)] = node
                         stack.append((item, scope))
-                elif isinstance(value, cst.CSTNode):
+                elif of not in PLAIN:
                     parents[id(value)] = node
                     stack.append((value, scope))
         self.settle_declarations()
@@ -94,8 +93,10 @@ class Walk:
                 if home is not None and moved:
                     home.bindings.setdefault(name, []).extend(moved)
 
-    def push(self, node: cst.CSTNode | None, parent: cst.CSTNode, scope: Scope) -> None:
-        if isinstance(node, cst.CSTNode):
+    def push(
+        self, node: cst.CSTNode | cst.MaybeSentinel | None, parent: cst.CSTNode, scope: Scope
+    ) -> None:
+        if node is not None and not isinstance(node, cst.MaybeSentinel):
             self.facts.parents[id(node)] = parent
             self.stack.append((node, scope))
 

@@ -17,6 +17,12 @@ from xla2tpu.model import Mode
 @click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: unsafe fixes as well.")
 @click.option("--partial", is_flag=True, help="With --fix: leave files half way if need be.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
+@click.option(
+    "--baseline", metavar="FILE", help="Accept the places that FILE counts; report new ones."
+)
+@click.option(
+    "--write-baseline", is_flag=True, help="Make the --baseline file, or lower its counts."
+)
 @click.option("--stdin-filename", metavar="FILE", help="What the text of `-` is called.")
 @common
 def check(
@@ -25,6 +31,8 @@ def check(
     unsafe_fixes: bool,
     partial: bool,
     diff: bool,
+    baseline: str | None,
+    write_baseline: bool,
     stdin_filename: str | None,
     **shared: Any,
 ) -> None:
@@ -44,4 +52,9 @@ def check(
         partial=partial,
         diff=diff,
     )
+    if write_baseline and baseline is None:
+        raise click.UsageError("--write-baseline needs --baseline FILE")
+    if write_baseline and (stdin or diff):
+        raise click.UsageError("--write-baseline works on files, and without --diff")
+    shared.update(baseline=baseline, write_baseline=write_baseline)
     execute(request, shared, stdin=stdin, stdin_filename=stdin_filename)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -13,6 +16,7 @@ from xla2tpu.config import ConfigError
 from xla2tpu.model import Mode
 
 if TYPE_CHECKING:
+    from xla2tpu.baseline import Baseline
     from xla2tpu.runner import Progress, Request, Run
 
 
@@ -23,10 +27,9 @@ def execute(
     stdin_filename: str | None = None,
 ) -> NoReturn:
     """Run, report, and exit; a failure of the tool itself has the exit status 2 as well."""
-    if request.mode is not Mode.CHECK:
-        _end_cleanly_when_told()
     try:
-        status = _run(request, common, stdin, stdin_filename)
+        with _ending_cleanly():
+            status = _run(request, common, stdin, stdin_filename)
     except KeyboardInterrupt:
         click.echo("xla2tpu: interrupted", err=True)
         sys.exit(130)
@@ -46,6 +49,8 @@ def execute(
 def _run(request: Request, common: dict[str, Any], stdin: bool, stdin_filename: str | None) -> int:
     # `check --fix -` has the new text on stdout.
     filters = stdin and request.mode is Mode.FIX and not request.diff
+    _try_report(common["report"])
+    baseline = _baseline(common.get("baseline"))
     try:
         if stdin:
             data = sys.stdin.buffer.read()
@@ -55,11 +60,13 @@ def _run(request: Request, common: dict[str, Any], stdin: bool, stdin_filename: 
             run = runner.run(request, None if quiet else _progress)
     except (ConfigError, runner.Refused) as error:
         die(str(error))
+    if baseline is not None:
+        _take_baseline(baseline, run, common["write_baseline"])
     if filters:
         output = run.changed[0].output if run.changed else None
         raw(data if output is None else output)
     _print(run, common, filters)
-    _write_report(run, common["report"])
+    _write_report(run, common["report"], common["config"])
     return run.exit_status(common["exit_zero"])
 
 
@@ -70,17 +77,25 @@ def _print(run: Run, common: dict[str, Any], err: bool) -> None:
 
         patch = diff.render(run)
         raw(diff.coloured(patch) if coloured(common["color"], sys.stdout) else patch)
-        for result in run.errors:
-            click.echo(f"{result.path}: error: {result.error}", err=True)
+        for result in run.results:
+            if result.error is not None:
+                click.echo(f"{result.path}: error: {result.error}", err=True)
+            elif result.held_back is not None:
+                click.echo(f"{result.path}: left as it is: {result.held_back}", err=True)
         err = True
     elif output_format == "json":
         from xla2tpu.report import json_
 
         out(json_.render(run), err)
-    elif output_format == "github":
-        from xla2tpu.report import github
+    elif output_format in ("github", "gitlab", "junit"):
+        import importlib
 
-        out(github.render(run), err)
+        out(importlib.import_module(f"xla2tpu.report.{output_format}").render(run), err)
+    elif output_format == "sarif":
+        from xla2tpu.commands.ruleset import rules_of
+        from xla2tpu.report import sarif
+
+        out(sarif.render(run, rules_of(common["config"])), err)
     elif common["statistics"]:
         for result in run.errors:
             click.echo(f"{result.path}: error: {result.error}", err=True)
@@ -99,7 +114,7 @@ def _print(run: Run, common: dict[str, Any], err: bool) -> None:
     if common["statistics"]:
         from xla2tpu.report import statistics_
 
-        out(statistics_.render(run), err or output_format in ("json", "github"))
+        out(statistics_.render(run), err or (for_programs and output_format != "concise"))
     if not quiet:
         for note in run.notes:
             click.echo(f"note: {note}", err=True)
@@ -112,7 +127,55 @@ def _print(run: Run, common: dict[str, Any], err: bool) -> None:
         out("".join(line + "\n" for line in (first, *rest)), err or for_programs)
 
 
-def _write_report(run: Run, file: str | None) -> None:
+def _baseline(file: str | None) -> Baseline | None:
+    if file is None:
+        return None
+    from xla2tpu.baseline import Baseline, BaselineError
+
+    try:
+        return Baseline(file)
+    except BaselineError as error:
+        die(str(error))
+
+
+def _take_baseline(baseline: Baseline, run: Run, write: bool) -> None:
+    """Suppress what the baseline knows, and write it where that was asked for."""
+    if not baseline.exists and not write:
+        die(f"--baseline {baseline.file}: no such file; --write-baseline makes it")
+    baseline.accept(run.results)
+    if write:
+        from xla2tpu import writer
+
+        try:
+            writer.write(baseline.file, baseline.text().encode())
+        except writer.WriteError as error:
+            die(f"--baseline {baseline.file}: {error}")
+        if not baseline.exists:
+            from xla2tpu.baseline import Baseline
+
+            made = Baseline(baseline.file)
+            run.notes.append(f"{made.accept(run.results)} places are in the new {made.file}")
+    elif baseline.outdated():
+        run.notes.append(
+            f"{baseline.file} allows {baseline.outdated()} places that are mended: "
+            "--write-baseline lowers it"
+        )
+
+
+def _try_report(file: str | None) -> None:
+    """Stop before anything is written where the report could not be."""
+    if file is None:
+        return
+    folder = os.path.dirname(file) or "."
+    if os.path.isdir(file):
+        die(f"--report {file}: is a folder")
+    if not os.path.isdir(folder):
+        die(f"--report {file}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        die(f"--report {file}: the folder cannot be written to")
+
+
+def _write_report(run: Run, file: str | None, config: str | None) -> None:
     if file is None:
         return
     from xla2tpu import writer
@@ -121,6 +184,11 @@ def _write_report(run: Run, file: str | None) -> None:
         from xla2tpu.report import json_
 
         text = json_.render(run)
+    elif file.endswith(".html"):
+        from xla2tpu.commands.ruleset import rules_of
+        from xla2tpu.report import html
+
+        text = html.render(run, rules_of(config))
     else:
         from xla2tpu.report import markdown
 
@@ -154,11 +222,20 @@ def _progress(total: int) -> Progress:
     return step
 
 
-def _end_cleanly_when_told() -> None:
+@contextlib.contextmanager
+def _ending_cleanly() -> Iterator[None]:
     """Let a termination unwind, so that no temporary file is left behind."""
     import signal
+    import threading
 
     def stop(number: int, _: object) -> NoReturn:
         sys.exit(128 + number)
 
-    signal.signal(signal.SIGTERM, stop)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

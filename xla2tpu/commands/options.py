@@ -16,7 +16,7 @@ EPILOG = (
     "2 wrong usage, bad configuration, or a file that could not be handled."
 )
 
-_FORMATS = ("text", "concise", "json", "github")
+_FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 
 Command = Callable[..., Any]
 
@@ -35,8 +35,8 @@ def _codes(
 
 
 def _report_file(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not value.endswith((".md", ".json")):
-        raise click.BadParameter("the name must end in .md or .json")
+    if value is not None and not value.endswith((".md", ".json", ".html")):
+        raise click.BadParameter("the name must end in .md, .json or .html")
     return value
 
 
@@ -62,7 +62,7 @@ def common(command: Command) -> Command:
             "--report",
             metavar="FILE",
             callback=_report_file,
-            help="Write a report to FILE.md or FILE.json as well.",
+            help="Write a report to FILE.md, FILE.json or FILE.html as well.",
         ),
         click.option("--statistics", is_flag=True, help="Count places by rule; do not list them."),
         click.option(
@@ -111,7 +111,8 @@ def request_of(common: dict[str, Any], **own: Any) -> Request:
         helpers_module=common["helpers_module"],
         any_hardware=common["any_hardware"],
         jobs=common["jobs"] or _cores(),
-        with_fixes=output_format in ("text", "json") or report.endswith(".json"),
+        with_fixes=output_format in ("text", "json", "sarif")
+        or report.endswith((".json", ".html")),
         **own,
     )
 

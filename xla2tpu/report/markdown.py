@@ -20,8 +20,11 @@ _EFFORTS = {
 
 def render(run: Run) -> str:
     """The page, in GitHub's Markdown."""
+    lines = "".join(f"- {line}\n" for line in verdict(run))
+    if run.changed:
+        lines += "\nLine numbers are those of the files before the run.\n"
     sections = [
-        "# From torch_xla to TorchTPU\n\n" + "".join(f"- {line}\n" for line in verdict(run)),
+        f"# From torch_xla to TorchTPU\n\n{lines}",
         _errors(run),
         _files(run),
         _by_hand(run),

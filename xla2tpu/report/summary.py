@@ -65,6 +65,9 @@ def verdict(run: Run) -> list[str]:
         words = {"safe": "fixable safely", "unsafe": "fixable unsafely", "manual": "by hand"}
         parts = ", ".join(f"{others[k]} {words.get(k, k)}" for k in sorted(others))
         lines.append(f"{_count(others.total(), 'other place')} (imports, strings, ...): {parts}.")
+    known = sum(f.in_baseline for r in run.results for f in r.findings)
+    if known:
+        lines.append(f"{_count(known, 'known place')} in the baseline.")
     left = [f for r in run.results for f in r.findings if is_left(f)]
     safe = sum(f.applicability is Applicability.SAFE for f in left)
     unsafe = sum(f.applicability is Applicability.UNSAFE for f in left)

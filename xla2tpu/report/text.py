@@ -47,7 +47,9 @@ def _file(result: FileResult, run: Run, paint: _Paint, verbose: bool) -> list[st
     if result.output is not None:
         applied = sum(f.applied for f in result.findings)
         word = "to change" if run.diff else "changed"
-        lines.append(f"  {paint(word, 'green')}: {applied} places; now {result.status}")
+        places = f"{applied} {'place' if applied == 1 else 'places'}; now {result.status}"
+        # The module of helpers has no places of its own.
+        lines.append(f"  {paint(word, 'green')}" + (f": {places}" if result.findings else ""))
     if verbose and not lines:
         lines.append(f"  {result.status}")
     return [paint(result.path, "bold"), *lines] if lines else []
