@@ -44,7 +44,9 @@ class Use:
     """One use of a name that holds a loader: what is done with it there."""
 
     node: cst.BaseExpression
-    kind: str  # loop, len, item, next, inner, attribute, close, per-device, delete, other
+    # loop, len, next, inner (the plain loader), attribute, private, stored, close, per-device,
+    # delete, delete-item (among others) or other
+    kind: str
     loop: Loop | None = None
     site: Site | None = None
 
@@ -431,6 +433,7 @@ class Loaders:
         change = self._plain(value)
         if isinstance(change, Change):
             for loop, names in value.moved:
+                change.uses |= self._names(value.device) if names else set()
                 for line in self._move(loop, names, self.tree.source(value.device)):
                     change.inserts.append(Insert(loop.node, (line,)))
         return change
@@ -461,6 +464,7 @@ class Loaders:
                 change.cuts += self._inner_cuts(held)
             return change
         change = Change(deletes=[held.statement], replaced=[site.expression])
+        change.uses |= self._names(loader)
         name = self.tree.source(loader)
         for use in held.uses:
             if use.kind == "delete":
@@ -486,8 +490,8 @@ class Loaders:
         attribute = self.tree.parent(use.node)
         assert attribute is not None
         if loader is not None:
-            text = self.tree.source(loader)
-            return Change(cuts=[Cut(*self.tree.span(attribute), (text,))], replaced=[attribute])
+            cut = Cut(*self.tree.span(attribute), (self.tree.source(loader),))
+            return Change(cuts=[cut], replaced=[attribute], uses=self._names(loader))
         end = self.tree.span(attribute)[1]
         return Change(cuts=[Cut(self.tree.span(use.node)[1], end, ("._loader",))])
 
@@ -519,7 +523,15 @@ class Loaders:
             else:
                 template += piece
         helpers = [_WRAPPER] if _WRAPPER in template else []
-        return self.builder.replace(site, template, helpers=helpers, extra=extra)
+        change = self.builder.replace(site, template, helpers=helpers, extra=extra)
+        if isinstance(change, Change):
+            for piece in extra.values():
+                change.uses |= self._names(piece.node) if isinstance(piece, Slice) else set()
+        return change
+
+    def _names(self, node: cst.CSTNode) -> set[str]:
+        """The names in an expression, which may come from a statement that goes."""
+        return {n.value for n in descendants(node) if isinstance(n, cst.Name)}
 
     def _slice(self, node: cst.BaseExpression, site: Site) -> Slice:
         assert isinstance(site.expression, cst.BaseExpression)

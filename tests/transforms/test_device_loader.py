@@ -344,6 +344,30 @@ def test_no_fix_of_one_place_leaves_a_half(name: str) -> None:
         )
 
 
+def test_imports_of_what_is_moved_on_stay() -> None:
+    head = f"{PL}import data\nimport settings\n\n\ndef train(step):\n"
+    para = "    para = pl.ParallelLoader(data.loader, [settings.device])\n"
+    text, _ = migrated(f"{head}{para}    step(para.per_device_loader(settings.device))\n")
+    assert "import data\nimport settings\n" in text
+    assert "    step(DeviceLoader(data.loader, settings.device))\n" in text
+    loop = "    for x, y in para.per_device_loader(settings.device):\n        step(x, y)\n"
+    text, _ = migrated(f"{head}{para}{loop}")
+    assert text == (
+        "import data\nimport settings\n\n\ndef train(step):\n    for x, y in data.loader:\n"
+        "        x, y = x.to(settings.device), y.to(settings.device)\n        step(x, y)\n"
+    )
+
+
+def test_marker_stands_below_the_move() -> None:
+    check_transformed(
+        f"{PL}{XM}\n\ndef train(loader, device):\n"
+        "    for x, y in pl.MpDeviceLoader(loader, device):\n        xm.unknown(x, y)\n",
+        f"{XM}\n\ndef train(loader, device):\n    for x, y in loader:\n"
+        "        x, y = x.to(device), y.to(device)\n        # TODO(xla2tpu): XLA099 Look the name"
+        " up in the source of torch_xla and replace it by hand.\n        xm.unknown(x, y)\n",
+    )
+
+
 def test_a_suppressed_part_keeps_the_others() -> None:
     source = (
         f"{PL}\n\ndef train(step, loader, device):\n"

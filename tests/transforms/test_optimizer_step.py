@@ -259,6 +259,21 @@ def test_pair_of_fetching_and_summing() -> None:
     assert "g = gradients_of(opt)" in text
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("xm.reduce_gradients(opt)", "average_gradients(opt)"),
+        ("if opt: xm.reduce_gradients(opt)", "if opt: average_gradients(opt)"),
+        ("make(lambda: xm.reduce_gradients(opt))", "make(lambda: average_gradients(opt))"),
+        ("xm.reduce_gradients(opt[make()], pin_layout=False)", "average_gradients(opt[make()])"),
+    ],
+)
+def test_averaging_by_hand(before: str, after: str) -> None:
+    check_transformed(f"{XM}\n\n{body(before)}", f"{AVERAGE}{body(after)}", unsafe=False)
+    text, _ = migrated(f"{XM}\n\n{body(before)}", processes="single")
+    assert ("average_gradients" in text) == ("make" in before)
+
+
 def test_a_suppressed_half_keeps_the_other() -> None:
     pair = (
         "g = xm._fetch_gradients(opt)  # noqa: XLA502\n"

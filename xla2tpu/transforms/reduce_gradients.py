@@ -18,7 +18,7 @@ _COUNTS = frozenset({"XLA301", "XLA305"})
 
 def reduce_gradients(site: Site, builder: Builder) -> Change | str:
     """Average with a helper; ``_fetch_gradients`` and the sum that follows it are one average."""
-    if site.context not in ("statement", "discarded", "value"):
+    if site.context not in ("statement", "discarded", "value", "lambda-body"):
         return "unsupported-form"
     name = site.path.rpartition(".")[2]
     if name == "_fetch_gradients":
@@ -26,7 +26,9 @@ def reduce_gradients(site: Site, builder: Builder) -> Change | str:
             site, "gradients_of({optimizer})", helpers=["gradients_of"]
         )
     why = processes.single_process(builder)
-    if why is not None and site.context == "statement":
+    given = site.bound.args.values() if site.bound is not None else ()
+    lossless = all(builder.droppable(arg.value, site.scope) for arg in given)
+    if why is not None and site.context == "statement" and lossless:
         site.fix_title, site.message = "Remove the call", f"`{{api}}` has nothing to do: {why}"
         return builder.delete(site)
     if name == "all_reduce_bucketized_gradients":
