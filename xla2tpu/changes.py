@@ -114,7 +114,7 @@ class Builder:
         statement = self.tree.statement(expression)
         alone = syntax.small_statement_alone(self.tree, statement)
         whole = isinstance(statement, cst.Expr) and statement.value is expression
-        if not whole or not (alone or "\n" not in template.strip("\n")):
+        if not alone and (not whole or "\n" in template.strip("\n")):
             return "unsupported-form"
         change = Change(replaced=[expression])
         source, imports = self._inlined(template.strip("\n"), helpers, imports, change)
