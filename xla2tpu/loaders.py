@@ -266,7 +266,7 @@ class Loaders:
         for site in sites:
             name = site.path.removeprefix(f"{PER_DEVICE}().")
             base = self._base(site)
-            if name == "next" and site.call is not None and value.form == ITERATOR:
+            if base is not None and name == "next" and site.call is not None and value.form == ITERATOR:
                 found[site] = self._replaced(site, ["next(", Slice(base), ")"])
             elif name in _OF_LOADER and value.form == WRAPPED:
                 above = self.tree.parent(site.node)
@@ -279,9 +279,9 @@ class Loaders:
                 found[site] = "unsupported-form"
         return found
 
-    def _base(self, site: Site) -> cst.BaseExpression:
-        assert isinstance(site.node, cst.Attribute)
-        return site.node.value
+    def _base(self, site: Site) -> cst.BaseExpression | None:
+        """What a method is called on; None where it is called by another name."""
+        return site.node.value if isinstance(site.node, cst.Attribute) else None
 
     # -- where a loader is kept ---------------------------------------------------------------
 
