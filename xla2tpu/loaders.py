@@ -83,7 +83,8 @@ class Loaders:
         self.builder, self.tree = builder, builder.tree
         self.sites = [s for s in builder.sites.values() if s.path.startswith(_PLACE)]
         self.results: dict[Site, Change | str] = {}
-        self.tested = any(s.call is None and s.path in CLASSES for s in self.sites)
+        # Tests by a class change with all that makes its values.
+        self.tests = [s for s in self.sites if s.call is None and s.path in CLASSES]
         made = [s for s in self.sites if s.call is not None and s.case is not None and s.fixable]
         self.makers = [s for s in made if s.path in (MP, PARALLEL)]
         self._tell_makers_apart()
@@ -239,11 +240,12 @@ class Loaders:
         else:
             changes[site] = self._replaced(site, self._wrapped(loader, device))
             self._explain(site, WRAPPED)
+        taken = [u for u in feeds if u.site is not None and not self._is_measured(u.site)]
         for use in feeds:
             feed = use.site
             assert feed is not None
-            if self._repeats(use.node, held.statement):
-                feed.applicability = Applicability.UNSAFE  # later rounds got nothing
+            if len(taken) > 1 or self._repeats(use.node, held.statement):
+                feed.applicability = Applicability.UNSAFE  # the later ones got nothing
             if dissolves:
                 value = Value(feed, loader, device, self._held(feed))
                 self._decide(value)
@@ -260,13 +262,26 @@ class Loaders:
                 changes.update(self._called(value, [s for s in inner if feed in s.makers]))
         self._settle(group, changes)
 
+    def _is_measured(self, site: Site) -> bool:
+        """Whether only the length of what a site makes is asked for."""
+        arg = self.tree.parent(site.expression)
+        call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None
+        return (
+            isinstance(call, cst.Call) and self.builder.callee(call, site.scope) == "builtins.len"
+        )
+
     def _called(self, value: Value, sites: Iterable[Site]) -> dict[Site, Change | str]:
         """The changes of what is called on the loader of one device."""
         found: dict[Site, Change | str] = {}
         for site in sites:
             name = site.path.removeprefix(f"{PER_DEVICE}().")
             base = self._base(site)
-            if base is not None and name == "next" and site.call is not None and value.form == ITERATOR:
+            if (
+                base is not None
+                and name == "next"
+                and site.call is not None
+                and value.form == ITERATOR
+            ):
                 found[site] = self._replaced(site, ["next(", Slice(base), ")"])
             elif name in _OF_LOADER and value.form == WRAPPED:
                 above = self.tree.parent(site.node)
@@ -364,7 +379,11 @@ class Loaders:
         if once and any(u.kind == "next" for u in uses):
             value.form = ITERATOR
             return
-        if self.tested or not plain:
+        again = sum(u.kind not in _LOOKED_AT for u in uses) > 1
+        if once and (again or any(self._repeats(u.node, value.site.expression) for u in uses)):
+            value.site.applicability = Applicability.UNSAFE  # the later uses got nothing
+            return
+        if self.tests or not plain:
             return
         loops: list[Loop] = []
         if held is None:
@@ -375,9 +394,6 @@ class Loaders:
             if all(u.kind in fits for u in uses):
                 loops = [u.loop for u in uses if u.loop is not None]
         if any(loop.scope is not value.site.scope for loop in loops):
-            return
-        if loops and once and not self._once(value, loops):
-            value.site.applicability = Applicability.UNSAFE  # later loops got nothing
             return
         if not loops:
             return
@@ -390,10 +406,6 @@ class Loaders:
                 return
             value.moved.append((loop, names))
         value.form = PLAIN
-
-    def _once(self, value: Value, loops: list[Loop]) -> bool:
-        """Whether the loader of one device, which gives its batches once, is used so."""
-        return len(loops) == 1 and not self._repeats(loops[0].node, value.site.expression)
 
     def _repeats(self, node: cst.CSTNode, once: cst.CSTNode) -> bool:
         """Whether a place is in a loop that what is done once is not in."""
@@ -421,12 +433,15 @@ class Loaders:
     def _change(self, value: Value) -> Change | str:
         """The change of the site that makes the value."""
         site = value.site
+        others = value.held.uses if value.held is not None else []
         if value.form == ITERATOR:
-            others = value.held.uses if value.held is not None else []
             if any(u.kind not in ("next", "loop", "delete", "delete-item") for u in others):
                 return "unsupported-form"
             return self._replaced(site, self._iterator(value))
         if value.form == WRAPPED:
+            lost = {"private"} if site.path == MP else {"private", "inner"}
+            if any(u.kind in lost and u.site is None for u in others):
+                return "ambiguous-binding"  # the wrapper has no such attribute
             self._explain(site, WRAPPED)
             return self._replaced(site, self._wrapped(value.loader, value.device))
         self._explain(site, PLAIN)
@@ -555,9 +570,13 @@ class Loaders:
             return
         for site in group:
             self.results[site] = changes.get(site, Change())
+        group = [*group, *self.tests]
+        for site in group:
             site.follows += [s for s in group if s is not site and s not in site.follows]
 
 
+# What takes no batch from a loader.
+_LOOKED_AT = frozenset({"len", "inner", "private", "delete", "delete-item", "close"})
 _ON_PARALLEL = frozenset({"per-device", "close", "delete", "delete-item", "inner"})
 
 
