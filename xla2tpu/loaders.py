@@ -362,8 +362,11 @@ class Loaders:
         if word == "close" and site is not None:
             alone = site.context in ("statement", "discarded")
             return Use(node, "close" if alone else "other", site=site)
-        if word == "next" and site is not None and site.call is not None:
-            return Use(node, "next", site=site)
+        if word == "next":
+            served = site is not None and site.call is not None
+            if site is not None and served and site.path == f"{PER_DEVICE}().next":
+                return Use(node, "next", site=site)
+            return Use(node, "private")  # the name may hold something else: nothing mends it
         if id(parent) in self.tree.stored:
             return Use(node, "stored", site=site)
         if word in _OF_LOADER:
