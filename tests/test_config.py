@@ -31,6 +31,7 @@ helpers-module = "pkg.tpu_helpers"
 source-version = "2.1"
 device = "accelerator"
 launcher = "torchrun"
+processes = "single"
 
 [tool.xla2tpu.per-file-ignores]
 "tests/*" = ["XLA7"]
@@ -48,6 +49,7 @@ launcher = "torchrun"
         source_version="2.1",
         device="accelerator",
         launcher="torchrun",
+        processes="single",
     )
 
 
@@ -69,6 +71,7 @@ def test_own_file_has_its_keys_at_the_top(tmp_path: Path) -> None:
         ('source-version = "new"', "must be a quoted torch_xla release"),
         ('device = "gpu"', "must be 'tpu' or 'accelerator'"),
         ('launcher = "slurm"', "must be 'spawn' or 'torchrun'"),
+        ('processes = "one"', "must be 'several' or 'single', not 'one'"),
         ('helpers-module = "a-b"', "must be a dotted module name"),
         ("per-file-ignores = []", "must be a table"),
         ('per-file-ignores = {"a" = "XLA1"}', "must be a list of texts"),

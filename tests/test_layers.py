@@ -18,9 +18,9 @@ LAYERS = {
     "data": "model inhouse reasons prefilter comments source lines patterns git",
     "rules": "rules rulecheck ruleschema",
     "reading": "nodes scopes positions walk tree parsing exports project names syntax suites",
-    "rewriting": "template signatures sites naming imports changes devices environment literals "
-    "importsites workers processgroups match edits vanished layout deletions helpertexts placing "
-    "plan",
+    "rewriting": "template signatures sites naming imports changes processes flow devices "
+    "batches loaders environment literals importsites workers processgroups match edits vanished "
+    "layout deletions helpertexts placing plan",
     "transforms": "transforms",
     "engine": "analysis markers findings engine helpersmodule exampleruns",
     "running": "config discover writer batch runner baseline",

@@ -161,7 +161,9 @@ def test_settings_come_from_command_line_and_configuration(
     put(
         "pyproject.toml",
         b'[tool.xla2tpu]\nignore=["XLA1"]\nsource-version="2.1"\ndevice="accelerator"\n'
-        b'helpers-module="p.h"\nlauncher="torchrun"\n[tool.xla2tpu.per-file-ignores]\n"tests"=["XLA2"]\n',
+        b'launcher="torchrun"\n'
+        b'processes="single"\n'
+        b'helpers-module="p.h"\n[tool.xla2tpu.per-file-ignores]\n"tests"=["XLA2"]\n',
     )
     put("sub/.xla2tpu.toml", b'select=["XLA3"]\n')
     seen = settings_of(monkeypatch, Request(mode=Mode.FIX, unsafe=True))
@@ -171,6 +173,7 @@ def test_settings_come_from_command_line_and_configuration(
         ignore=("XLA1",),
         source_version="2.1",
         device="accelerator",
+        processes="single",
         helpers_module="p.h",
         launcher="torchrun",
         root=str(tmp_path),

@@ -83,7 +83,8 @@ class Analysis:
         ).sites()  # fmt: skip
         self.sites += Literals(tree, rules, self.builder, uses).sites()
         self.comments = comments_.read(source.text)
-        held = {s.root.value for s in self.sites if s.root and self._is_suppressed(s)}
+        self.builder.suppressed = frozenset(s for s in self.sites if self._is_suppressed(s))
+        held = {s.root.value for s in self.builder.suppressed if s.root}
         vacated = naming.vacated
         naming.vacated = lambda name: name not in held and vacated(name)
         matcher.build(self.sites)

@@ -62,6 +62,10 @@ class Builder:
         self.quote = "'" if tree.text.count("'") > tree.text.count('"') else '"'
         self.helper_uses: dict[str, int] = {}
         self.sites: dict[int, Site] = {}
+        # The places that the user wants left as they are.
+        self.suppressed: frozenset[Site] = frozenset()
+        # What is worked out once for the whole file, by what works it out.
+        self.memory: dict[type, object] = {}
 
     # -- what transforms and cases ask for --------------------------------------------------
 
@@ -105,10 +109,15 @@ class Builder:
         helpers: Iterable[str] = (),
         extra: Mapping[str, Piece] | None = None,
     ) -> Change | str:
-        """Put statements in place of the site's own; it must stand alone on its line or suite."""
+        """Put statements in place of the site's own.
+
+        It must stand alone on its line or suite, or the new ones must fit on the line.
+        """
         expression = site.expression
         statement = self.tree.statement(expression)
-        if not syntax.small_statement_alone(self.tree, statement):
+        alone = syntax.small_statement_alone(self.tree, statement)
+        whole = isinstance(statement, cst.Expr) and statement.value is expression
+        if not alone and (not whole or "\n" in template.strip("\n")):
             return "unsupported-form"
         change = Change(replaced=[expression])
         source, imports = self._inlined(template.strip("\n"), helpers, imports, change)
@@ -119,7 +128,7 @@ class Builder:
         start, end = self.tree.span(statement)
         suite = self.tree.parent(statement)
         lead = ""
-        if isinstance(suite, cst.SimpleStatementSuite):
+        if isinstance(suite, cst.SimpleStatementSuite) and alone:
             start = self.tree.full_span(suite)[0]
             lead = f"\n{' ' * 4}"
         lines = [self._indented(p) if isinstance(p, str) else p for p in pieces]

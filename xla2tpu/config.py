@@ -13,6 +13,7 @@ from xla2tpu.project import unmarked_root
 FILE_NAMES = (".xla2tpu.toml", "pyproject.toml")
 DEVICES = ("tpu", "accelerator")
 LAUNCHERS = ("spawn", "torchrun")
+PROCESSES = ("several", "single")
 # The nearest folder with one of these is the project, from which names are followed across files.
 _PROJECT_MARKS = (*FILE_NAMES, "setup.py", "setup.cfg", ".git", ".hg")
 # Patterns are compiled where they are used: most runs have no configuration.
@@ -42,6 +43,7 @@ class Config(NamedTuple):
     source_version: str | None = None
     device: str = "tpu"
     launcher: str = "spawn"
+    processes: str = "several"
 
     def ignored_in(self, path: str) -> tuple[str, ...]:
         """Code prefixes that are ignored in one file, by `ignore` and `per-file-ignores`."""
@@ -242,8 +244,16 @@ def _version(value: Any, _: Config) -> str:
 
 
 def _device(value: Any, _: Config) -> str:
-    if value not in DEVICES:
-        raise ValueError(f"must be 'tpu' or 'accelerator', not {value!r}")
+    return _one_of(DEVICES, value)
+
+
+def _processes(value: Any, _: Config) -> str:
+    return _one_of(PROCESSES, value)
+
+
+def _one_of(words: tuple[str, str], value: Any) -> str:
+    if value not in words:
+        raise ValueError(f"must be {words[0]!r} or {words[1]!r}, not {value!r}")
     return str(value)
 
 
@@ -263,4 +273,5 @@ _KEYS: dict[str, Callable[[Any, Config], object]] = {
     "source-version": _version,
     "device": _device,
     "launcher": _launcher,
+    "processes": _processes,
 }

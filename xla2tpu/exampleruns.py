@@ -68,6 +68,7 @@ def _settings(example: Example | None, mode: Mode, rule_files: tuple[str, ...]) 
         helpers_module=options.get("helpers-module"),
         device=options.get("device", "tpu"),
         launcher=options.get("launcher", "spawn"),
+        processes=options.get("processes", "several"),
         source_version=options.get("source-version"),
         root=_ROOT,
     )

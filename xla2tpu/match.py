@@ -26,6 +26,7 @@ UNKNOWN_RULE = "XLA099"
 MODULE_RULE = "XLA005"
 _LAUNCHERS = frozenset({"XLA506", "XLA507", "XLA510"})
 _COUNTS = frozenset({"XLA305", "XLA306", "XLA307", "XLA308", "XLA309"})
+_LOADERS = frozenset({"XLA503", "XLA504"})
 _SPMD = re.compile(r"\.(use_spmd|spmd|xla_sharding|spmd_fully_sharded_data_parallel)\b")
 _DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*\Z")
 _LITERAL = re.compile(r"""\A(['"])([^'"\\]*)\1\Z""")
@@ -132,6 +133,10 @@ class Matcher:
         """Why nothing can be rewritten whatever the rule says, or None."""
         node = reference.node
         parent = self.tree.parent(node)
+        # A transform tells apart what a value may be, and where its attributes are set.
+        judged = "()." in site.path and any(c.action == "transform" for c in site.rule.cases)
+        if judged:
+            return None
         if id(node) in self.tree.stored:
             return "store-or-delete"
         if reference.meaning.star:
@@ -195,6 +200,9 @@ class Matcher:
         for case in site.rule.cases:
             named = case.action == "replace" and _DOTTED_NAME.match(case.template or "")
             is_class = site.path.rpartition(".")[2][:1].isupper()
+            others = (s for s in self.builder.sites.values() if s.path == site.path)
+            if case.helpers and all(s.call is None for s in others):
+                continue  # a class of this file would be another one than the value's
             if named and is_class and "reference" in case.context and site.call is None:
                 self._take(case, site, {})
                 return
@@ -346,7 +354,10 @@ class Matcher:
             return [by_expression[id(node.value)]]
         if site.meaning is None:
             return []
-        values = [b.value for b in site.meaning.bindings if b.value is not None]
+        values: list[cst.CSTNode] = [b.value for b in site.meaning.bindings if b.value is not None]
+        for value in values:
+            if isinstance(value, cst.IfExp):
+                values += [value.body, value.orelse]
         return [by_expression[id(v)] for v in values if id(v) in by_expression]
 
     def _depend(self, site: Site, makers: list[Site]) -> None:
@@ -399,7 +410,7 @@ class Matcher:
         for site in sites:
             if not site.fixable:
                 continue
-            if spmd and site.rule.code in _COUNTS:
+            if spmd and site.rule.code in _COUNTS | _LOADERS:
                 site.refuse("single-controller")
             arg = self.tree.parent(site.expression)
             call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None

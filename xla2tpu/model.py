@@ -146,7 +146,8 @@ class Settings:
     """What one run does, from the command line and the configuration of the file.
 
     ``partial`` lets ``fix`` leave a file half way. ``per_file_ignores`` maps a glob to code
-    prefixes. ``root`` is the project's folder, from which the names across files are read.
+    prefixes. ``processes`` is ``single`` where the programs never run in several processes.
+    ``root`` is the project's folder, from which the names across files are read.
     """
 
     mode: Mode = Mode.CHECK
@@ -163,5 +164,6 @@ class Settings:
     source_version: str | None = None
     device: str = "tpu"
     launcher: str = "spawn"
+    processes: str = "several"
     root: str | None = None
     with_fixes: bool = False

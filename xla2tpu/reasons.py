@@ -8,6 +8,7 @@ REASONS: dict[str, str] = {
     "argument-not-supported": "an argument is given that the replacement has no place for",
     "argument-side-effects": "dropping an argument would drop a call in it",
     "arguments-do-not-bind": "the arguments fit no known signature of the name",
+    "closure-order": "a closure computes its gradients after torch_xla averaged those before",
     "device-ordinal": "one process drives one TPU: an ordinal has no mechanical target",
     "device-test": "whether the tested device comes from torch_xla cannot be seen here",
     "does-not-parse": "the file is not valid Python",

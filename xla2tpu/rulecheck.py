@@ -14,7 +14,9 @@ from collections.abc import Iterator
 
 from xla2tpu.rules import USER_FAMILY, Api, Case, Helper, Rule, RuleSet, load_rules
 
-SETTINGS = frozenset(("source-version", "device", "launcher", "helpers-module", "any-hardware"))
+SETTINGS = frozenset(
+    ("source-version", "device", "launcher", "processes", "helpers-module", "any-hardware")
+)
 CONDITIONS = frozenset(("absent", "given", "constant"))
 # A placeholder of a template: {name}, {name=TEXT}, {*name}, {**name}; {{ and }} are braces.
 PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\*{0,2})([A-Za-z_]\w*)(?:=([^{}]*))?\}")

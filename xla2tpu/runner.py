@@ -95,6 +95,7 @@ def settings_for(path: str, config: Config, request: Request, root: str | None) 
         source_version=config.source_version,
         device=config.device,
         launcher=request.launcher or config.launcher,
+        processes=config.processes,
         root=root,
         with_fixes=request.with_fixes,
     )
