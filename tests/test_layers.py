@@ -24,6 +24,7 @@ LAYERS = {
     "engine": "analysis markers findings engine helpersmodule exampleruns",
     "running": "config discover writer batch runner",
     "report": "report",
+    "server": "server",
     "commands": "commands cli __main__ docs",
 }
 LAYER = {name: i for i, names in enumerate(LAYERS.values()) for name in names.split()}
@@ -31,7 +32,9 @@ HEAVY = {
     "libcst": {"reading", "rewriting", "transforms", "engine"},
     "yaml": {"rules"},
     "click": {"commands"},
-    "concurrent": {"running"},
+    "concurrent": {"running", "server"},
+    "lsprotocol": {"server"},
+    "pygls": {"server"},
     "multiprocessing": {"running"},
 }
 MODULES = {
@@ -97,7 +100,7 @@ def test_every_module_is_in_the_design() -> None:
 
 @pytest.mark.parametrize("module", ["xla2tpu.cli", "xla2tpu.commands.check", "xla2tpu.model"])
 def test_starts_light(module: str) -> None:
-    heavy = "{'libcst', 'yaml', 'multiprocessing', 'concurrent'}"
+    heavy = "{'libcst', 'yaml', 'multiprocessing', 'concurrent', 'pygls', 'asyncio'}"
     code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

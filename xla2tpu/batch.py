@@ -126,13 +126,17 @@ def run_one(job: Job, released: frozenset[str] = frozenset()) -> FileResult:
 
 
 def run_bytes(
-    data: bytes, path: str, settings: Settings, released: frozenset[str] = frozenset()
+    data: bytes,
+    path: str,
+    settings: Settings,
+    released: frozenset[str] = frozenset(),
+    project: Project | None = None,
 ) -> FileResult:
     """Run the engine over bytes that were read; a fault of ours becomes the file's error."""
     from xla2tpu import engine
 
     try:
-        return engine.run_source(data, path, settings, released=released)
+        return engine.run_source(data, path, settings, project=project, released=released)
     except Exception as error:  # one file must not end the run
         text = f"internal error, nothing written: {type(error).__name__}: {error}"
         return FileResult(path, Status.ERROR, source=data, error=text)
@@ -233,14 +237,19 @@ def _helper_modules(jobs_: list[Job], results: dict[str, FileResult]) -> list[Fi
     return found
 
 
-def _helper_module(root: str, module: str, names: list[str], rules: RuleSet) -> FileResult:
-    from xla2tpu.helpersmodule import updated
-
+def helpers_file(root: str, module: str) -> str:
+    """The absolute path of the ``--helpers-module`` of a project; it may not be there yet."""
     base = os.path.join(root, "src") if os.path.isdir(os.path.join(root, "src")) else root
     top = module.split(".")[0]
     if os.path.isdir(os.path.join(root, top)):
         base = root
-    path = os.path.relpath(os.path.join(base, *module.split(".")) + ".py")
+    return os.path.abspath(os.path.join(base, *module.split(".")) + ".py")
+
+
+def _helper_module(root: str, module: str, names: list[str], rules: RuleSet) -> FileResult:
+    from xla2tpu.helpersmodule import updated
+
+    path = os.path.relpath(helpers_file(root, module))
     _, data = _read(path)
     result = FileResult(path, Status.CLEAN, source=data)
     try:

@@ -366,6 +366,22 @@ class Project:
                     return True
         return False
 
+    def interface(self, data: bytes) -> object:
+        """What other files may take note of in the text of a file, to be compared.
+
+        While it stays equal, the names of the project stay as they are.
+        """
+        module = exports_of(data) if b"import" in data else None
+        vendor = _OTHER_IMPORT.search(data)
+        self.hints()
+        return (
+            None if module is None else (module.exports, module.stars),
+            list(import_lines(data, everywhere=True)),
+            direct_names(data, self.in_house),
+            vendor and vendor[1],
+            {n for n in self._names if _has_word(data, n)},
+        )
+
     def _hands_module(self, file: str, name: str) -> bool:
         """Whether a name at the top of a file is a module with names that lead to torch_xla."""
         module = self.module(file)
