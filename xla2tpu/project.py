@@ -374,8 +374,14 @@ class Project:
         module = exports_of(data) if b"import" in data else None
         vendor = _OTHER_IMPORT.search(data)
         self.hints()
+        exports = {
+            # A function of a file's own hides nothing but a name that a star or others hand on.
+            name: targets
+            for name, targets in (module.exports if module is not None else {}).items()
+            if targets != {""} or name in self._names or (module is not None and module.stars)
+        }
         return (
-            None if module is None else (module.exports, module.stars),
+            None if module is None else (exports, module.stars),
             list(import_lines(data, everywhere=True)),
             direct_names(data, self.in_house),
             vendor and vendor[1],

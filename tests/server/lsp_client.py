@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import queue
@@ -19,6 +20,7 @@ from xla2tpu.server.app import make
 
 Json = dict[str, Any]
 PATIENCE = 60
+WHOLE: Json = {"start": {"line": 0, "character": 0}, "end": {"line": 5000, "character": 0}}
 EVERYTHING: Json = {
     "general": {"positionEncodings": ["utf-16"]},
     "workspace": {
@@ -145,13 +147,25 @@ class Client:
             if params.get("version") == version:
                 return list(params["diagnostics"])
 
-    def silent(self, uri: str, seconds: float) -> bool:
-        """Whether nothing is published for a file in some time."""
-        try:
-            self._queue(uri).get(timeout=seconds)
-        except queue.Empty:
-            return True
-        return False
+    def published(self, uri: str, count: int) -> list[Json]:
+        """Wait for so many publications; there must not be more of them."""
+        found = [self._queue(uri).get(timeout=PATIENCE) for _ in range(count)]
+        assert self.silent(uri)
+        return found
+
+    def settled(self, uri: str) -> None:
+        """Wait until the server has done all that it was told of a file."""
+        self.hover(uri, 0, 0)
+        self.actions(uri, WHOLE)
+
+    def touched(self, *paths: Path) -> None:
+        """Tell that files have changed on the disk."""
+        changes = [{"uri": path.as_uri(), "type": 2} for path in paths]
+        self.notify("workspace/didChangeWatchedFiles", {"changes": changes})
+
+    def silent(self, uri: str) -> bool:
+        """Whether nothing more was published for a file until now."""
+        return self._queue(uri).empty()
 
     def actions(self, uri: str, span: Json, *only: str, **context: Any) -> list[Json]:
         context = {"diagnostics": [], **({"only": list(only)} if only else {}), **context}
@@ -173,6 +187,22 @@ class Client:
         self.request("shutdown", None)
         self.notify("exit", {})
         self._reader.join(PATIENCE)
+
+
+def capabilities(**changes: Json) -> Json:
+    """Those of a client that knows everything, but for these."""
+    return {key: {**known, **changes.get(key, {})} for key, known in EVERYTHING.items()}
+
+
+def codes(diagnostics: list[Json]) -> list[str]:
+    return [d["code"] for d in diagnostics]
+
+
+def write(path: Path, text: str) -> Path:
+    """A file with this text to the byte."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())
+    return path
 
 
 @contextlib.contextmanager
@@ -223,7 +253,7 @@ def applied(text: str, edits: list[Json], encoding: str = "utf-16") -> str:
         return start + int(place["character"]) * size
 
     spans = [(at(e["range"]["start"]), at(e["range"]["end"]), e["newText"]) for e in edits]
-    for (_, end, _), (start, _, _) in zip(spans, spans[1:], strict=False):
+    for (_, end, _), (start, _, _) in itertools.pairwise(spans):
         assert end <= start, "edits overlap, or are not in order"
     for start, end, new in reversed(spans):
         assert start <= end <= len(data)

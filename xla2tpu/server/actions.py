@@ -144,7 +144,7 @@ class Actions:
 
     def _texts(self, changed: Changed) -> lsp.WorkspaceEdit | str:
         if changed.text is None:
-            return changed.refused or "there is nothing to change"
+            return _in_settings(changed.refused or "there is nothing to change")
         edits = text_edits(self.document, differences(self.document.text, changed.text))
         return self._together(edits, changed)
 
@@ -167,3 +167,10 @@ class Actions:
 
 def _touches(one: lsp.Range, other: lsp.Range) -> bool:
     return one.start <= other.end and other.start <= one.end
+
+
+def _in_settings(reason: str) -> str:
+    """A reason of the command line, with settings for its options."""
+    for option, setting in (("--partial", "partial"), ("--unsafe-fixes", "unsafeFixes")):
+        reason = reason.replace(option, f"the setting xla2tpu.{setting}")
+    return reason

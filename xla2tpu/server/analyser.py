@@ -84,6 +84,8 @@ class Analyser:
     """Answers for open files. All that look at a file raise `config.ConfigError`."""
 
     def __init__(self) -> None:
+        # The texts of open files as they are, and as they last were valid.
+        self._open: dict[str, bytes] = {}
         self._texts: dict[str, bytes] = {}
         self._names: dict[tuple[str, InHouse], _Names] = {}
         self._stamps: dict[tuple[str, ...], tuple[tuple[int, int] | None, ...]] = {}
@@ -95,18 +97,19 @@ class Analyser:
         self._names.clear()
         forget()
 
+    def take(self, document: Document) -> None:
+        """Note the text of a file that is open. This may be called from other threads."""
+        if document.path is not None and document.data is not None:
+            self._open[document.path] = document.data
+
     def close(self, path: str) -> bool:
         """What is on the disk counts again; whether that is another text."""
+        self._open.pop(path, None)
         data = self._texts.pop(path, None)
-        try:
-            with open(path, "rb") as handle:
-                differs = handle.read() != data
-        except OSError:
-            differs = True
-        if differs and data is not None:
-            self.forget_files()
-            return True
-        return False
+        if data is None or _on_disk(path) == data:
+            return False
+        self.forget_files()
+        return True
 
     # -- answers -----------------------------------------------------------------------------
 
@@ -119,10 +122,11 @@ class Analyser:
         if document.data is None:
             error = f"the text cannot be saved as {document.encoding}, which it declares"
             return Checked(document, options, rules, parses=False, error=error)
+        is_new = document.path is not None and document.path not in self._texts
         names = self._names_for(document, settings)
         result = self._run(document, settings, names)
         parses = result.error is None and not any(f.rule == SYNTAX for f in result.findings)
-        spreads = parses and self._spreads(document, names)
+        spreads = parses and self._spreads(document, names, is_new)
         findings = tuple(f for f in result.findings if state_of(f) != "suppressed")
         return Checked(document, options, rules, findings, parses, spreads, result.error)
 
@@ -228,11 +232,13 @@ class Analyser:
             del self._names[next(iter(self._names))]
         return names
 
-    def _spreads(self, document: Document, names: _Names) -> bool:
+    def _spreads(self, document: Document, names: _Names, is_new: bool) -> bool:
         """Keep a text that parses for the names of others; whether it changes them."""
         path, data = document.path, document.data
         if path is None or data is None:
             return False
+        if is_new:
+            return _on_disk(path) != data
         before, self._texts[path] = self._texts[path], data
         return before != data and not names.hold_for(path, data)
 
@@ -243,15 +249,7 @@ class Analyser:
         if not wanted or settings.helpers_module is None:
             return (), None
         path = batch.helpers_file(settings.root or os.getcwd(), settings.helpers_module)
-        data = self._texts.get(path)
-        if data is None:
-            try:
-                with open(path, "rb") as handle:
-                    data = handle.read()
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                return (), f"{path}: cannot be read: {error.strerror or error}"
+        data = self._open.get(path, _on_disk(path))
         try:
             output = updated(data or b"", list(wanted), load_rules(settings.rule_files))
         except (SyntaxError, ValueError) as error:
@@ -278,3 +276,12 @@ def _stamp(file: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size
+
+
+def _on_disk(path: str) -> bytes | None:
+    """The bytes of a file, None where there is none to read."""
+    try:
+        with open(path, "rb") as handle:
+            return handle.read()
+    except OSError:
+        return None

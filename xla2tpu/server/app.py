@@ -105,7 +105,7 @@ class Server(LanguageServer):
             return
         unit = _UNITS.get(str(self.workspace.position_encoding), "utf-16")
         path = path_of(item.uri)
-        self.documents[item.uri] = Document(item.uri, item.version, item.text, unit, path)
+        self._take(Document(item.uri, item.version, item.text, unit, path))
         self._refresh_unwatched()
         self.schedule(item.uri, 0)
 
@@ -114,8 +114,12 @@ class Server(LanguageServer):
         if before is None:
             return
         text = self.workspace.get_text_document(uri).source
-        self.documents[uri] = Document(uri, version, text, before.unit, before.path)
+        self._take(Document(uri, version, text, before.unit, before.path))
         self.schedule(uri, self._options.get(uri, Options()).delay)
+
+    def _take(self, document: Document) -> None:
+        self.documents[document.uri] = document
+        self.analyser.take(document)
 
     def saved(self, uri: str) -> None:
         if uri in self.documents:
