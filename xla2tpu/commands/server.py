@@ -8,7 +8,8 @@ from xla2tpu.commands.output import die
 
 
 @click.command()
-def server() -> None:
+@click.option("--stdio", is_flag=True, help="The default, and the only way; for clients that ask.")
+def server(stdio: bool) -> None:
     """Speak the Language Server Protocol on standard input and output, for editors."""
     try:
         from xla2tpu.server import app

@@ -28,38 +28,8 @@ from xla2tpu.server.suppressing import suppressing
 _PROJECTS = 8
 
 
-@dataclass(frozen=True)
-class Checked:
-    """What is known of one state of a file.
-
-    ``rules`` are all by their codes. ``parses`` is False where the findings, if any, say only that
-    the text is not valid. ``spreads`` tells
-    that other files of the project may see other names now.
-    """
-
-    document: Document
-    options: Options
-    rules: dict[str, Rule] = field(default_factory=dict, repr=False)
-    findings: tuple[Finding, ...] = ()
-    parses: bool = True
-    spreads: bool = False
-    error: str | None = None
-
-
-@dataclass(frozen=True)
-class Changed:
-    """New texts: that of the file, and those of other files that go with it, None for new ones.
-
-    ``refused`` says why there are none.
-    """
-
-    text: str | None = None
-    others: tuple[tuple[str, bytes | None, bytes], ...] = ()
-    refused: str | None = None
-
-
 @dataclass
-class _Names:
+class Names:
     """The names of a project, and of each open file the text that they hold for, with what
     others see in it.
     """
@@ -80,14 +50,44 @@ class _Names:
         return True
 
 
+@dataclass(frozen=True)
+class Checked:
+    """What is known of one state of a file.
+
+    ``rules`` are all by their codes. ``parses`` is False where the findings, if any, say only that
+    the text is not valid. ``names`` are those that the file was read with.
+    """
+
+    document: Document
+    options: Options
+    rules: dict[str, Rule] = field(default_factory=dict, repr=False)
+    findings: tuple[Finding, ...] = ()
+    parses: bool = True
+    error: str | None = None
+    names: Names | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """New texts: that of the file, and those of other files that go with it, None for new ones.
+
+    ``refused`` says why there are none.
+    """
+
+    text: str | None = None
+    others: tuple[tuple[str, bytes | None, bytes], ...] = ()
+    refused: str | None = None
+
+
 class Analyser:
     """Answers for open files. All that look at a file raise `config.ConfigError`."""
 
     def __init__(self) -> None:
-        # The texts of open files as they are, and as they last were valid.
+        # The texts of open files as they are, as they last were valid, and as others saw them.
         self._open: dict[str, bytes] = {}
         self._texts: dict[str, bytes] = {}
-        self._names: dict[tuple[str, InHouse], _Names] = {}
+        self._told: dict[str, bytes] = {}
+        self._names: dict[tuple[str, InHouse], Names] = {}
         self._stamps: dict[tuple[str, ...], tuple[tuple[int, int] | None, ...]] = {}
 
     # -- what changes ------------------------------------------------------------------------
@@ -105,6 +105,7 @@ class Analyser:
     def close(self, path: str) -> bool:
         """What is on the disk counts again; whether that is another text."""
         self._open.pop(path, None)
+        self._told.pop(path, None)
         data = self._texts.pop(path, None)
         if data is None or _on_disk(path) == data:
             return False
@@ -122,13 +123,23 @@ class Analyser:
         if document.data is None:
             error = f"the text cannot be saved as {document.encoding}, which it declares"
             return Checked(document, options, rules, parses=False, error=error)
-        is_new = document.path is not None and document.path not in self._texts
         names = self._names_for(document, settings)
         result = self._run(document, settings, names)
         parses = result.error is None and not any(f.rule == SYNTAX for f in result.findings)
-        spreads = parses and self._spreads(document, names, is_new)
+        if parses and document.path is not None:
+            self._texts[document.path] = document.data
         findings = tuple(f for f in result.findings if state_of(f) != "suppressed")
-        return Checked(document, options, rules, findings, parses, spreads, result.error)
+        return Checked(document, options, rules, findings, parses, result.error, names)
+
+    def spreads(self, checked: Checked) -> bool:
+        """Whether other files of the project may see other names, now that a text parses."""
+        path, data = checked.document.path, checked.document.data
+        if path is None or data is None or checked.names is None or not checked.parses:
+            return False
+        is_new = path not in self._told
+        before = self._told.get(path, _on_disk(path))
+        self._told[path] = data
+        return before != data and (is_new or not checked.names.hold_for(path, data))
 
     def fix_all(
         self, document: Document, options: Options, only: str | None = None, unsafe: bool = False
@@ -171,7 +182,7 @@ class Analyser:
 
     # -- how ---------------------------------------------------------------------------------
 
-    def _run(self, document: Document, settings: Settings, names: _Names) -> FileResult:
+    def _run(self, document: Document, settings: Settings, names: Names) -> FileResult:
         """The engine's result for a file that may matter, as a run over files decides it."""
         data, path = document.data, _name(document)
         assert data is not None
@@ -207,7 +218,7 @@ class Analyser:
         check_rule_files({rule_files})
         self._stamps[rule_files] = stamps
 
-    def _names_for(self, document: Document, settings: Settings) -> _Names:
+    def _names_for(self, document: Document, settings: Settings) -> Names:
         """The names of a file's project, read anew where another open file has changed them.
 
         What the file itself hands on is for others to see.
@@ -221,7 +232,7 @@ class Analyser:
         if names is None or not all(
             path == document.path or names.hold_for(path, data) for path, data in texts.items()
         ):
-            names = _Names(Project(root, texts, key[1]))
+            names = Names(Project(root, texts, key[1]))
             for path, data in texts.items():
                 names.project.note(path, data)
             for path, data in texts.items():
@@ -231,16 +242,6 @@ class Analyser:
         while len(self._names) > _PROJECTS:
             del self._names[next(iter(self._names))]
         return names
-
-    def _spreads(self, document: Document, names: _Names, is_new: bool) -> bool:
-        """Keep a text that parses for the names of others; whether it changes them."""
-        path, data = document.path, document.data
-        if path is None or data is None:
-            return False
-        if is_new:
-            return _on_disk(path) != data
-        before, self._texts[path] = self._texts[path], data
-        return before != data and not names.hold_for(path, data)
 
     def _helpers(
         self, settings: Settings, wanted: tuple[str, ...]

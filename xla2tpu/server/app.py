@@ -191,7 +191,7 @@ class Server(LanguageServer):
         self.text_document_publish_diagnostics(
             lsp.PublishDiagnosticsParams(uri, found, document.version)
         )
-        if checked.spreads:
+        if await self._ask(document, self.analyser.spreads, checked):
             self.schedule_all(but=uri)
 
     def _shown(self, checked: Checked, finding: Finding) -> lsp.Diagnostic:

@@ -10,6 +10,9 @@ from xla2tpu.config import code_prefixes, module_name
 from xla2tpu.model import Mode
 from xla2tpu.runner import Request
 
+# Settings in the same section that are for the client: how to start the server, and the like.
+_OF_CLIENTS = frozenset({"command", "trace"})
+
 
 class Options(NamedTuple):
     """The settings of a client for one file; ``delay`` is in seconds.
@@ -55,6 +58,8 @@ def parse(section: object, folder: str | None = None) -> tuple[Options, list[str
     found: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in section.items():
+        if key in _OF_CLIENTS:
+            continue
         if key not in _KEYS:
             problems.append(f"xla2tpu.{key}: unknown setting; known are {', '.join(_KEYS)}")
         elif value is not None:
