@@ -389,7 +389,13 @@ class Server(LanguageServer):
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A fault of ours: one file must not end the server.
+            self._tell(f"xla2tpu: internal error: {type(error).__name__}: {error}")
 
     def _tell(self, message: str, again: bool = False) -> None:
         """Say something to the person at the editor, the same thing once."""

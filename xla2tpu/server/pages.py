@@ -26,23 +26,28 @@ class Pages:
 
     def __init__(self) -> None:
         self._folder: str | None = None
-        self._written: dict[str, str] = {}
+        self._written: dict[str, tuple[Rule, str]] = {}
 
     def link(self, rule: Rule, base: str | None) -> str | None:
         """The address of a rule's page; None where it cannot be written."""
         if base is not None:
             return f"{base.rstrip('/')}/{rule.code}.md"
-        text = page(rule)
-        try:
-            if self._folder is None:
-                self._folder = tempfile.mkdtemp(prefix="xla2tpu-rules-")
-            path = os.path.join(self._folder, f"{rule.code}.md")
-            if self._written.get(path) != text:
-                with open(path, "w", encoding="utf-8") as handle:
-                    handle.write(text)
-                self._written[path] = text
-        except OSError:
-            return None
+        known = self._written.get(rule.code)
+        # The user's own rules may change.
+        if known is None or known[0] is not rule:
+            try:
+                known = rule, self._write(rule)
+            except OSError:
+                return None
+            self._written[rule.code] = known
+        return known[1]
+
+    def _write(self, rule: Rule) -> str:
+        if self._folder is None:
+            self._folder = tempfile.mkdtemp(prefix="xla2tpu-rules-")
+        path = os.path.join(self._folder, f"{rule.code}.md")
+        with open(path, "w", encoding="utf-8") as handle:
+            handle.write(page(rule))
         return uri_of(path)
 
     def close(self) -> None:
