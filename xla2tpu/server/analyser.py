@@ -219,9 +219,10 @@ class Analyser:
         self._stamps[rule_files] = stamps
 
     def _names_for(self, document: Document, settings: Settings) -> Names:
-        """The names of a file's project, read anew where another open file has changed them.
+        """The names of a file's project, read anew where an open file has changed them.
 
-        What the file itself hands on is for others to see.
+        Of the file itself the text before counts: it seldom imports from itself, and `spreads`
+        tells when it has to be looked at again.
         """
         if document.path is not None and document.data is not None:
             self._texts.setdefault(document.path, document.data)
@@ -229,9 +230,7 @@ class Analyser:
         key = root, load_rules(settings.rule_files).in_house
         texts = {p: d for p, d in self._texts.items() if p.startswith(os.path.join(root, ""))}
         names = self._names.pop(key, None)
-        if names is None or not all(
-            path == document.path or names.hold_for(path, data) for path, data in texts.items()
-        ):
+        if names is None or not all(names.hold_for(path, data) for path, data in texts.items()):
             names = Names(Project(root, texts, key[1]))
             for path, data in texts.items():
                 names.project.note(path, data)

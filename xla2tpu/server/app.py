@@ -162,11 +162,10 @@ class Server(LanguageServer):
 
         self._timers[uri] = asyncio.get_running_loop().call_later(delay, go)
 
-    def schedule_all(self, but: str | None = None) -> None:
+    def schedule_all(self) -> None:
         """Look at all open files soon."""
         for uri in self.documents:
-            if uri != but:
-                self.schedule(uri)
+            self.schedule(uri)
 
     async def _diagnose(self, uri: str) -> None:
         document = self.documents.get(uri)
@@ -192,7 +191,7 @@ class Server(LanguageServer):
             lsp.PublishDiagnosticsParams(uri, found, document.version)
         )
         if await self._ask(document, self.analyser.spreads, checked):
-            self.schedule_all(but=uri)
+            self.schedule_all()
 
     def _shown(self, checked: Checked, finding: Finding) -> lsp.Diagnostic:
         link = self._link(finding.rule, checked)
