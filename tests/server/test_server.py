@@ -230,6 +230,18 @@ def test_settings_that_are_pushed(client: Client, project: Path) -> None:
     assert codes(client.diagnostics(uri)) == ["XLA501"]
 
 
+def test_settings_of_other_servers(client: Client, project: Path) -> None:
+    few = capabilities(workspace={"configuration": False})
+    client.start(project, capabilities=few, options={"select": ["XLA101"]})
+    uri = client.open(write(project / "a.py", LEFT))
+    assert codes(client.diagnostics(uri)) == ["XLA101"]
+    client.notify("workspace/didChangeConfiguration", {"settings": {"pylsp": {"plugins": {}}}})
+    assert codes(client.diagnostics(uri)) == ["XLA101"]
+    client.notify("workspace/didChangeConfiguration", {"settings": {"xla2tpu": []}})
+    assert codes(client.diagnostics(uri)) == ["XLA501", "XLA101"]
+    assert client.shown.empty()
+
+
 def test_each_folder_has_its_own_settings(client: Client, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     write(one / "pyproject.toml", '[tool.xla2tpu]\nselect = ["XLA101"]\n')

@@ -7,6 +7,7 @@ from typing import Any
 
 from lsprotocol import types as lsp
 
+from xla2tpu.engine import apply_edits, compiles
 from xla2tpu.model import Applicability, Finding
 from xla2tpu.server.analyser import Analyser, Changed, Checked
 from xla2tpu.server.diagnostics import finding_range
@@ -131,13 +132,14 @@ class Actions:
 
     def _fix(self, finding: Finding) -> lsp.WorkspaceEdit | str:
         assert finding.fix is not None
+        assert self.document.data is not None
+        changes = sorted(finding.fix.edits, key=lambda e: (e.start, e.end))
+        result = apply_edits(self.document.data, changes, self.document.encoding)
+        if compiles(self.document.data) and not compiles(result):
+            return "internal error, nothing changed: the result does not compile"
         char_at = self.document.positions.char_at
         edits = text_edits(
-            self.document,
-            (
-                (char_at(e.start), char_at(e.end), e.content)
-                for e in sorted(finding.fix.edits, key=lambda e: (e.start, e.end))
-            ),
+            self.document, ((char_at(e.start), char_at(e.end), e.content) for e in changes)
         )
         helpers = self.analyser.helpers_of(self.document, self.options, finding.fix.helpers)
         return self._together(edits, helpers)

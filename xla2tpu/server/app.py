@@ -36,7 +36,11 @@ _PATIENCE = 5.0
 # libcst descends as deep as the text nests; other threads than the first get little room.
 _STACK = 64 << 20
 _WATCHED = ("**/*.py", "**/*.pyi", "**/pyproject.toml", "**/.xla2tpu.toml", "**/*.yaml", "**/*.yml")
-_UNITS: dict[str, Unit] = {"utf-8": "utf-8", "utf-16": "utf-16", "utf-32": "utf-32"}
+_UNITS: dict[lsp.PositionEncodingKind, Unit] = {
+    lsp.PositionEncodingKind.Utf8: "utf-8",
+    lsp.PositionEncodingKind.Utf16: "utf-16",
+    lsp.PositionEncodingKind.Utf32: "utf-32",
+}
 
 
 class Server(LanguageServer):
@@ -92,9 +96,9 @@ class Server(LanguageServer):
         if registrations:
             self.client_register_capability(lsp.RegistrationParams(registrations))
 
-    def push(self, settings: object) -> None:
-        """Take settings that the client sends of itself."""
-        if isinstance(settings, dict):
+    def push(self, settings: object, bare: bool = False) -> None:
+        """Take settings that the client sends of itself; ``bare`` ones may be without section."""
+        if isinstance(settings, dict) and (bare or SOURCE in settings):
             self._pushed = settings.get(SOURCE, settings)
         self._options.clear()
         self._told.clear()
@@ -103,7 +107,7 @@ class Server(LanguageServer):
     def opened(self, item: lsp.TextDocumentItem) -> None:
         if not is_python(item.uri, item.language_id):
             return
-        unit = _UNITS.get(str(self.workspace.position_encoding), "utf-16")
+        unit = _UNITS[lsp.PositionEncodingKind(self.workspace.position_encoding)]
         path = path_of(item.uri)
         self._take(Document(item.uri, item.version, item.text, unit, path))
         self._refresh_unwatched()
@@ -122,9 +126,9 @@ class Server(LanguageServer):
         self.analyser.take(document)
 
     def saved(self, uri: str) -> None:
+        self._refresh_unwatched()
         if uri in self.documents:
             self.schedule(uri, 0)
-        self._refresh_unwatched()
 
     def closed(self, uri: str) -> None:
         document = self.documents.pop(uri, None)
@@ -165,7 +169,8 @@ class Server(LanguageServer):
     def schedule_all(self) -> None:
         """Look at all open files soon."""
         for uri in self.documents:
-            self.schedule(uri)
+            if uri not in self._timers:
+                self.schedule(uri)
 
     async def _diagnose(self, uri: str) -> None:
         document = self.documents.get(uri)
@@ -306,7 +311,7 @@ class Server(LanguageServer):
         if known is not None and known.document is document and known.options == options:
             return known
         known = await self._ask(document, self.analyser.check, document, options, with_fixes)
-        if known is not None and with_fixes:
+        if known is not None and with_fixes and self.documents.get(uri) is document:
             self._with_fixes[uri] = known
         return known
 
@@ -415,7 +420,7 @@ def make() -> Server:
     @server.feature(lsp.INITIALIZE)
     def initialize(params: lsp.InitializeParams) -> None:
         if params.initialization_options is not None:
-            server.push(params.initialization_options)
+            server.push(params.initialization_options, bare=True)
 
     @server.feature(lsp.INITIALIZED)
     def initialized(_: lsp.InitializedParams) -> None:

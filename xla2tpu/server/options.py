@@ -51,7 +51,7 @@ def parse(section: object, folder: str | None = None) -> tuple[Options, list[str
 
     What is wrong or null is as if it were not set. ``folder`` is where relative paths start.
     """
-    if section is None:
+    if section is None or section == []:  # an empty table of Lua may be either
         return Options(), []
     if not isinstance(section, dict):
         return Options(), ["xla2tpu: must be an object"]
