@@ -48,3 +48,5 @@ def test_its_own_tests() -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "# pass 5" in done.stdout
+    for script in FOLDER.glob("*.js"):
+        subprocess.run(["node", "--check", script], check=True)
