@@ -27,6 +27,7 @@ LAYERS = {
     "report": "report",
     "emulator": "emulator",
     "verify": "verify",
+    "server": "server",
     "commands": "commands cli __main__ docs",
 }
 LAYER = {name: i for i, names in enumerate(LAYERS.values()) for name in names.split()}
@@ -35,7 +36,9 @@ HEAVY = {
     "yaml": {"rules"},
     "click": {"commands"},
     "torch": {"emulator"},
-    "concurrent": {"running"},
+    "concurrent": {"running", "server"},
+    "lsprotocol": {"server"},
+    "pygls": {"server"},
     "multiprocessing": {"running"},
 }
 MODULES = {
@@ -101,7 +104,7 @@ def test_every_module_is_in_the_design() -> None:
 
 @pytest.mark.parametrize("module", ["xla2tpu.cli", "xla2tpu.commands.check", "xla2tpu.model"])
 def test_starts_light(module: str) -> None:
-    heavy = "{'libcst', 'yaml', 'multiprocessing', 'concurrent'}"
+    heavy = "{'libcst', 'yaml', 'multiprocessing', 'concurrent', 'pygls', 'asyncio'}"
     code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

@@ -22,7 +22,7 @@ from xla2tpu.names import Names
 from xla2tpu.naming import Naming
 from xla2tpu.plan import Plan
 from xla2tpu.project import OTHER_HARDWARE, Project
-from xla2tpu.rules import RuleSet, load_rules
+from xla2tpu.rules import RuleSet, forget, load_rules
 from xla2tpu.sites import References, Site, modules_of
 from xla2tpu.source import Source
 from xla2tpu.tree import Tree
@@ -33,6 +33,12 @@ _HARDWARE = "XLA090"
 @functools.cache
 def _modules(rules_key: tuple[str, ...]) -> frozenset[str]:
     return modules_of(load_rules(rules_key))
+
+
+def forget_rules() -> None:
+    """Read the files of all rules anew from now on."""
+    forget()
+    _modules.cache_clear()
 
 
 class Analysis:
@@ -188,6 +194,8 @@ class Analysis:
         return True
 
     def _is_suppressed(self, site: Site) -> bool:
+        if not self.comments.suppressions and self.comments.whole_file is None:
+            return False  # positions are not looked up for nothing
         start, end = self.tree.span(site.node)
         lines = self.plan.lines
         first, last = lines.index(start) + 1, lines.index(max(start, end - 1)) + 1

@@ -52,11 +52,15 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What one finding's fix does; its edits bring their imports and helpers along."""
+    """What one finding's fix does; its edits bring their imports and helpers along.
+
+    ``helpers`` names those that the ``--helpers-module`` has to hold for it.
+    """
 
     title: str
     applicability: Applicability
     edits: tuple[Edit, ...]
+    helpers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -125,14 +125,14 @@ def run(request: Request, progress: Callable[[int], Progress] | None = None) -> 
         trees[file.path] = file.tree
     done = Run(request.mode, [FileResult(p, Status.ERROR, error=e) for p, e in found.errors])
     done.diff = request.diff
-    _check_rule_files({settings.rule_files for _, settings in files})
+    check_rule_files({settings.rule_files for _, settings in files})
     if files:
         from xla2tpu import batch
 
         callback = progress(len(files)) if progress is not None else None
         results = batch.run_project(files, request.jobs, callback)
         if any(result.mentions_torch_xla or result.findings for result in results):
-            _check_codes({settings for _, settings in files})
+            check_codes({settings for _, settings in files})
         done.results += results
     elif not found.errors:
         done.notes.append("no Python files found")
@@ -141,8 +141,8 @@ def run(request: Request, progress: Callable[[int], Progress] | None = None) -> 
     return done
 
 
-def _check_rule_files(every: set[tuple[str, ...]]) -> None:
-    """Look into the user's own rules before they are used; a fault in one is not a run's."""
+def check_rule_files(every: set[tuple[str, ...]]) -> None:
+    """Raise `ConfigError` for a fault in the user's own rules, which is not a run's."""
     for rule_files in every - {()}:
         from xla2tpu.rulecheck import user_problems
         from xla2tpu.rules import RuleError
@@ -162,7 +162,7 @@ def run_stdin(data: bytes, filename: str | None, request: Request) -> Run:
     if request.force_exclude and filename is not None and discover.excluded(filename, configs):
         return Run(request.mode, [], request.diff)
     config = configs.of(path)
-    _check_rule_files({config.rule_files})
+    check_rule_files({config.rule_files})
     root = None if filename is None else configs.root(filename, None)
     from xla2tpu import batch
 
@@ -175,7 +175,7 @@ def run_stdin(data: bytes, filename: str | None, request: Request) -> Run:
     return done
 
 
-def _check_codes(all_settings: set[Settings]) -> None:
+def check_codes(all_settings: set[Settings]) -> None:
     """Raise `ConfigError` for a code prefix that no rule has: it would give a false all clear."""
     given = {
         (prefix, settings.rule_files)
