@@ -26,8 +26,8 @@ LEFT = """\
 import torch_xla.core.xla_model as xm
 
 
-def fit(optimizer):
-    xm.optimizer_step(optimizer)
+def fit(hidden):
+    xm.send(hidden, 1)
     xm.mark_step()
 """
 
@@ -52,8 +52,8 @@ def test_on_opening(client: Client, project: Path) -> None:
     client.start(project)
     uri = client.open(write(project / "a.py", LEFT))
     by_hand, step = client.diagnostics(uri)
-    assert (by_hand["code"], step["code"]) == ("XLA501", "XLA101")
-    assert "DistributedDataParallel" in by_hand["message"]
+    assert (by_hand["code"], step["code"]) == ("XLA521", "XLA101")
+    assert "dist.send and dist.recv" in by_hand["message"]
     assert step["source"] == "xla2tpu"
     assert step["severity"] == 2
     assert step["range"] == {
