@@ -211,7 +211,7 @@ def test_settings_of_the_editor_and_of_the_project(client: Client, project: Path
     (project / "pyproject.toml").write_text('[tool.xla2tpu]\nignore = ["XLA101"]\n')
     client.start(project)
     uri = client.open(write(project / "a.py", LEFT))
-    assert codes(client.diagnostics(uri)) == ["XLA501"]
+    assert codes(client.diagnostics(uri)) == ["XLA521"]
     client.settings = {"ignore": ["xla5"], "select": None}
     client.notify("workspace/didChangeConfiguration", {"settings": None})
     assert codes(client.diagnostics(uri)) == ["XLA101"]
@@ -227,7 +227,7 @@ def test_settings_that_are_pushed(client: Client, project: Path) -> None:
     assert codes(client.diagnostics(uri)) == ["XLA101"]
     settings = {"settings": {"xla2tpu": {"select": ["XLA5"]}}}
     client.notify("workspace/didChangeConfiguration", settings)
-    assert codes(client.diagnostics(uri)) == ["XLA501"]
+    assert codes(client.diagnostics(uri)) == ["XLA521"]
 
 
 def test_settings_of_other_servers(client: Client, project: Path) -> None:
@@ -238,7 +238,7 @@ def test_settings_of_other_servers(client: Client, project: Path) -> None:
     client.notify("workspace/didChangeConfiguration", {"settings": {"pylsp": {"plugins": {}}}})
     assert codes(client.diagnostics(uri)) == ["XLA101"]
     client.notify("workspace/didChangeConfiguration", {"settings": {"xla2tpu": []}})
-    assert codes(client.diagnostics(uri)) == ["XLA501", "XLA101"]
+    assert codes(client.diagnostics(uri)) == ["XLA521", "XLA101"]
     assert client.shown.empty()
 
 
@@ -251,7 +251,7 @@ def test_each_folder_has_its_own_settings(client: Client, tmp_path: Path) -> Non
     client.settings_of[paths[1].as_uri()] = {"configuration": "strict.toml"}
     client.start(one, two)
     uris = [client.open(path) for path in paths]
-    assert [codes(client.diagnostics(uri)) for uri in uris] == [["XLA101"], ["XLA501"]]
+    assert [codes(client.diagnostics(uri)) for uri in uris] == [["XLA101"], ["XLA521"]]
 
 
 @pytest.mark.parametrize(
