@@ -1,0 +1,1 @@
+"""The modules below `torch.tpu`: this folder is the path of that package."""
