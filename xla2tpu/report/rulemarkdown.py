@@ -51,7 +51,7 @@ def page(rule: Rule) -> str:
     parts += ["## What is left to a person", rule.advice]
     if rule.apis:
         rows = (_api_row(api) for api in rule.apis.values())
-        parts += ["## Names", _table(("Name", "Parameters", "Releases"), rows)]
+        parts += ["## Names", table(("Name", "Parameters", "Releases"), rows)]
     if rule.examples:
         parts.append("## Examples" if len(rule.examples) > 1 else "## Example")
         for example in rule.examples:
@@ -77,7 +77,7 @@ def index(ruleset: RuleSet) -> str:
             (f"[{rule.code}]({rule.code}.md)", f"`{rule.name}`", rule.title, _how(rule))
             for rule in rules
         )
-        parts += [f"## {family}", _table(("Code", "Name", "What it finds", "Rewritten"), rows)]
+        parts += [f"## {family}", table(("Code", "Name", "What it finds", "Rewritten"), rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -89,7 +89,7 @@ def family_table(ruleset: RuleSet, link: str) -> str:
         codes = f"{rules[0].code} to {rules[-1].code}"
         title = f"[{family}]({link}#{family})"
         rows.append((title, codes, _COVERS.get(family, ""), str(len(rules)), str(rewriting)))
-    return _table(("Family", "Codes", "What it covers", "Rules", "with a rewrite"), rows) + "\n"
+    return table(("Family", "Codes", "What it covers", "Rules", "with a rewrite"), rows) + "\n"
 
 
 def families(ruleset: RuleSet) -> dict[str, list[Rule]]:
@@ -157,8 +157,10 @@ def _code(source: str) -> str:
     return f"```python\n{source.rstrip()}\n```"
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
+def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """A table in GitHub's Markdown, without a newline at its end."""
+    first = [str(cell) for cell in head]
+    lines = [first, ["---"] * len(first), *rows]
     return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
     )
