@@ -7,11 +7,14 @@ import re
 import tokenize
 from dataclasses import dataclass, field
 
+from xla2tpu.model import CODE, FAMILIES
+
 _NOQA = re.compile(r"#\s*noqa\s*:\s*([A-Za-z]+\d+(?:[,\s]+[A-Za-z]+\d+)*)", re.I)
+_NOQA_OURS = re.compile(rf"noqa\s*:[^\n]*(?:{'|'.join(FAMILIES)})\d", re.I)
 _IGNORE = re.compile(r"#\s*xla2tpu:\s*ignore\[([^\]]*)\]")
 _IGNORE_FILE = re.compile(r"#\s*xla2tpu:\s*ignore-file\b")
 _TO_US = re.compile(r"#\s*xla2tpu:.*")
-_MARKER = re.compile(r"[ \t\f]*# TODO\(xla2tpu\): (XLA\d{3})\b")
+_MARKER = re.compile(r"[ \t\f]*# TODO\(xla2tpu\): (" + CODE + r")\b")
 
 
 @dataclass(slots=True)
@@ -51,10 +54,7 @@ class Comments:
 def read(text: str) -> Comments:
     """Find the comments; the text is known to be valid Python."""
     found = Comments()
-    if "xla2tpu" not in text and "XLA" not in text.upper():
-        return found
-    has_noqa = re.search(r"noqa\s*:[^\n]*XLA\d", text, re.I) is not None
-    if "xla2tpu" not in text and not has_noqa:
+    if "xla2tpu" not in text and not _NOQA_OURS.search(text):
         return found
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text, newline="").readline))
@@ -65,13 +65,13 @@ def read(text: str) -> Comments:
             continue
         line, column = token.start
         if _IGNORE_FILE.match(token.string):
-            found.whole_file = Suppression(line, column, ("XLA",))
+            found.whole_file = Suppression(line, column, FAMILIES)
         codes: list[str] = []
         for pattern in (_IGNORE, _NOQA):
             match = pattern.search(token.string)
             if match:
                 codes.extend(c.upper() for c in re.split(r"[,\s]+", match[1]) if c)
-        ours = tuple(c for c in codes if c.startswith("XLA"))
+        ours = tuple(c for c in codes if c.startswith(FAMILIES))
         if ours:
             found.suppressions.append(Suppression(line, column, ours))
         said = _TO_US.search(token.string)

@@ -10,6 +10,11 @@ import enum
 from dataclasses import dataclass, field
 
 
+# Codes are stable: XLA for what has to do with torch_xla, TPU for what torch_tpu lacks.
+FAMILIES = ("XLA", "TPU")
+CODE = rf"(?:{'|'.join(FAMILIES)})\d{{3}}"
+
+
 class Applicability(enum.StrEnum):
     """How far a fix may be trusted, as ruff and rustc use the word."""
 

@@ -18,6 +18,7 @@ REASONS: dict[str, str] = {
     "guard-outside-project": "another package's torch_xla test turns False once torch_xla is gone",
     "imported-elsewhere": "another file of the project imports the name from here",
     "no-equivalent": "TorchTPU has nothing in its place",
+    "no-kernel": "torch_tpu has no kernel for it, and raises where torch_xla went on",
     "numerics": "the results would change without a word",
     "other-hardware": "the project uses torch_xla for other hardware than TPUs",
     "private-api": "a private name of torch_xla",

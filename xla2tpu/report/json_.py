@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from xla2tpu import __version__
-from xla2tpu.model import Applicability, Effort, FileResult, Finding, Fix, Status
+from xla2tpu.model import CODE, Applicability, Effort, FileResult, Finding, Fix, Status
 from xla2tpu.reasons import REASONS
 from xla2tpu.report.summary import Summary, summarize
 from xla2tpu.runner import Run
@@ -105,7 +105,7 @@ def _schema() -> dict[str, Any]:
         edits=_list(edit),
     )
     finding = _object(
-        rule={"type": "string", "pattern": "^XLA[0-9]{3}$"},
+        rule={"type": "string", "pattern": f"^{CODE}$".replace(r"\d", "[0-9]")},
         name=_TEXT,
         path=_TEXT,
         line=_POSITION,
