@@ -16,14 +16,15 @@ PACKAGE = ROOT / "xla2tpu"
 # Lowest first. A module may import from its own layer, without cycles, and from those before.
 LAYERS = {
     "data": "model inhouse reasons prefilter comments source lines patterns git",
-    "rules": "rules rulecheck ruleschema",
+    "rules": "rules rulecheck ruleschema kerneltable",
     "reading": "nodes scopes positions walk tree parsing exports project names syntax suites",
     "rewriting": "template signatures sites naming imports changes devices environment literals "
-    "importsites match edits vanished layout deletions helpertexts placing plan",
+    "importsites match missingops edits vanished layout deletions helpertexts placing plan",
     "transforms": "transforms",
     "engine": "analysis markers findings engine helpersmodule exampleruns",
     "running": "config discover writer batch runner baseline",
     "report": "report",
+    "emulator": "emulator",
     "commands": "commands cli __main__ docs",
 }
 LAYER = {name: i for i, names in enumerate(LAYERS.values()) for name in names.split()}
@@ -31,6 +32,7 @@ HEAVY = {
     "libcst": {"reading", "rewriting", "transforms", "engine"},
     "yaml": {"rules"},
     "click": {"commands"},
+    "torch": {"emulator"},
     "concurrent": {"running"},
     "multiprocessing": {"running"},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -100,7 +101,7 @@ def test_editable(source: Path, tmp_path: Path) -> None:
 def test_what_the_wheel_holds(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        (metadata,) = (n for n in names if n.endswith("dist-info/METADATA"))
+        (metadata,) = (n for n in names if re.fullmatch(r"[^/]*dist-info/METADATA", n))
         text = archive.read(metadata).decode()
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "xla2tpu").rglob("*.py")}
     assert modules <= names

@@ -15,10 +15,12 @@ from xla2tpu.importsites import ImportSites
 from xla2tpu.inhouse import is_torch_xla
 from xla2tpu.literals import Literals
 from xla2tpu.match import Matcher, settle_dependents
+from xla2tpu.missingops import MissingOps
 from xla2tpu.model import Settings
 from xla2tpu.names import Names
 from xla2tpu.naming import Naming
 from xla2tpu.plan import Plan
+from xla2tpu.prefilter import migrated
 from xla2tpu.project import OTHER_HARDWARE, Project
 from xla2tpu.rules import RuleSet, load_rules
 from xla2tpu.sites import References, Site, modules_of
@@ -88,6 +90,8 @@ class Analysis:
         self.hardware = self._other_hardware() if uses else None
         if self.hardware is not None and not settings.any_hardware:
             self._refuse_hardware(self.hardware)
+        elif uses or migrated(data):
+            self.sites += MissingOps(tree, self.builder).sites()
         settle_dependents(self.sites)
         self.plan.sites = self.sites
         self.suppressed = {s for s in self.sites if self._is_suppressed(s)}

@@ -8,7 +8,7 @@ import click
 
 from xla2tpu import __version__
 
-_COMMANDS = ("check", "migrate", "rules", "explain", "query")
+_COMMANDS = ("check", "migrate", "rules", "explain", "query", "emulate")
 
 
 class _Commands(click.Group):

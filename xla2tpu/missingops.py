@@ -15,7 +15,7 @@ import libcst as cst
 from xla2tpu import kerneltable, signatures
 from xla2tpu.changes import Builder
 from xla2tpu.match import allows
-from xla2tpu.rules import Op, Rule, RuleSet, load_rules
+from xla2tpu.rules import Op, Rule, load_rules
 from xla2tpu.scopes import Scope
 from xla2tpu.sites import Site
 from xla2tpu.tree import Tree
@@ -48,8 +48,8 @@ def public(path: str) -> str:
 class MissingOps:
     """Finds such calls in one file."""
 
-    def __init__(self, tree: Tree, rules: RuleSet, builder: Builder) -> None:
-        self.tree, self.rules, self.builder = tree, rules, builder
+    def __init__(self, tree: Tree, builder: Builder) -> None:
+        self.tree, self.builder = tree, builder
         self.index = _index(builder.settings.rule_files)
 
     def sites(self) -> list[Site]:

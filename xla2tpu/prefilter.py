@@ -27,6 +27,12 @@ _GUARD = re.compile(
 )
 
 
+# What migrated code says, since calls without a kernel are still to be found there.
+_MIGRATED = re.compile(
+    rb"""(?:\btorch\.device\(|\.to\(|\bdevice=)["']tpu[:"']|^[ \t]*import[ \t]+torch_tpu\b""", re.M
+)
+
+
 def interesting(data: bytes) -> bool:
     """Whether the bytes of a file may hold anything that a rule is about.
 
@@ -40,8 +46,17 @@ def interesting(data: bytes) -> bool:
         return True
     if b"RT_" in data and (b"PJRT_" in data or b"XRT_" in data):
         return True
+    if migrated(data):
+        return True
     # UTF-16 never holds the marks as plain bytes, and is to be reported, not passed over.
     return data.startswith((b"\xff\xfe", b"\xfe\xff"))
+
+
+def migrated(data: bytes) -> bool:
+    """Whether a file is written for TorchTPU."""
+    if b'"tpu' in data or b"'tpu" in data or b"torch_tpu" in data:
+        return _MIGRATED.search(data) is not None
+    return False
 
 
 def _has_xla(data: bytes) -> bool:

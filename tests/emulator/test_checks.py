@@ -41,7 +41,7 @@ def results(module: str) -> dict[str, list[str]]:
     command = [sys.executable, "-m", "xla2tpu.emulator", *OPTIONS.get(module, [])]
     done = subprocess.run(
         [*command, str(CHECKS), module],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -6,6 +6,8 @@ not bring along.
 
 from __future__ import annotations
 
+import sys
+
 from xla2tpu.emulator import settings as _settings
 from xla2tpu.emulator.hardware import real_tpus
 
@@ -34,6 +36,8 @@ def activate(*, devices: int = 1, allow_missing_ops: bool = False) -> None:
 
 def activate_from_environment() -> None:
     """`activate` with the settings that the environment holds."""
+    if str(_settings.SHADOW) not in sys.path:
+        sys.path.insert(0, str(_settings.SHADOW))
     # torch loads its backends when it is imported, and so calls this function again: it has to be
     # complete before the modules that need it are.
     import torch  # noqa: F401

@@ -93,7 +93,7 @@ def patch() -> None:
         checked = functools.partial(check, backend, mode, dynamic, dict(options or {}))
         return _checking(model, checked)
 
-    torch.compile = compile  # type: ignore[assignment]
+    torch.compile = compile
 
 
 def _checking(model: Any, checked: Callable[[], None]) -> Any:

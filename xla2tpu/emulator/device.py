@@ -6,7 +6,7 @@ import contextlib
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -60,8 +60,8 @@ class Precision(enum.Enum):
 class Modes:
     """The modes of the process."""
 
-    eager = [EagerMode.DEFER_NEVER]
-    precision = [Precision.DEFAULT]
+    eager: ClassVar = [EagerMode.DEFER_NEVER]
+    precision: ClassVar = [Precision.DEFAULT]
     excess_precision = False
     stream: Any = None
 
@@ -116,11 +116,11 @@ class _DeviceContext:
         self.index = device
 
     def __enter__(self) -> None:
-        if not (self.index is None or isinstance(self.index, int) and self.index < 0):
+        if not (self.index is None or (isinstance(self.index, int) and self.index < 0)):
             check_device(self.index)
 
-    def __exit__(self, *exception: object) -> bool:
-        return False
+    def __exit__(self, *exception: object) -> None:
+        return None
 
 
 @experimental("device_of() context manager is experimental and subject to change without notice.")
@@ -131,8 +131,8 @@ class _DeviceOfContext:
     def __enter__(self) -> None:
         """There is one device."""
 
-    def __exit__(self, *exception: object) -> bool:
-        return False
+    def __exit__(self, *exception: object) -> None:
+        return None
 
 
 @internal((2, 11), "torch.accelerator.is_available", _NOTICE.format("is_available"))

@@ -107,7 +107,7 @@ class _Arguments:
         block = memory.block_of(value)
         if block is not None:
             return memory.host(value)
-        if value.dim() == 0 and not written or self.cpu_allowed:
+        if (value.dim() == 0 and not written) or self.cpu_allowed:
             return value
         raise _mixed(value.device)
 

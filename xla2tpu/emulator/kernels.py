@@ -87,7 +87,7 @@ def set_storage_offset(
     if needed > storage.nbytes():
         raise RuntimeError("Trying to resize storage that is not resizable")
     if getattr(storage, "_tpu_block", None) is None:
-        storage._tpu_block = memory.Block(torch.UntypedStorage(0))  # type: ignore[attr-defined]
+        storage._tpu_block = memory.Block(torch.UntypedStorage(0))
     return memory._device_set(_CPU, tensor, storage, offset, size, stride)
 
 
@@ -105,9 +105,7 @@ def set_nothing(tensor: torch.Tensor) -> torch.Tensor:
     return memory.over(tensor, aten.empty.memory_format((0,), dtype=tensor.dtype, device="cpu"))
 
 
-def resize(
-    tensor: torch.Tensor, size: list[int], *, memory_format: Any = None
-) -> torch.Tensor:
+def resize(tensor: torch.Tensor, size: list[int], *, memory_format: Any = None) -> torch.Tensor:
     cpu = memory.host(tensor)
     aten.resize_.default(cpu, size, memory_format=memory_format)
     fallback.keep_size(tensor, cpu)
@@ -133,7 +131,7 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
 def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     if target.shape != source.shape:
         target.resize_(source.shape)
-    return copy_from(source, target)  # type: ignore[no-any-return]
+    return copy_from(source, target)
 
 
 def to_copy(

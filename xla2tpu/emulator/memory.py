@@ -82,13 +82,13 @@ def block_of(tensor: torch.Tensor) -> Block | None:
         # torch made this storage in C++ over memory of another one, to read or write a file.
         address, size = storage.data_ptr(), storage.nbytes()
         block = Block(_construct_storage(address, torch.device("cpu"), size))
-        storage._tpu_block = block  # type: ignore[attr-defined]
+        storage._tpu_block = block
     return block
 
 
 def host(tensor: torch.Tensor) -> torch.Tensor:
     """The CPU tensor that shares its memory with ``tensor``, which is of the device."""
-    block: Block = tensor.untyped_storage()._tpu_block  # type: ignore[attr-defined]
+    block: Block = tensor.untyped_storage()._tpu_block
     dtype = tensor.dtype
     base = block.host.get(dtype)
     if base is None:

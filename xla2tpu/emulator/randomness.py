@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-_CpuGenerator = torch._C.Generator
+_CpuGenerator: Any = torch._C.Generator
 # By the address of the C++ object: torch hands a kernel another Python object for it.
 _of_device: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _lock = threading.Lock()

@@ -27,14 +27,12 @@ from xla2tpu.emulator.settings import SHADOW, Settings
 
 LOADED = (
     "torch_tpu has registered its operators in this process already, so they cannot be emulated. "
-    "Start the program with `xla2tpu emulate`, or import torch with TORCH_DEVICE_BACKEND_AUTOLOAD=0."
+    "Start the program with `xla2tpu emulate`, or set "
+    "TORCH_DEVICE_BACKEND_AUTOLOAD=0."
 )
+_begun = False
 # torch keeps what is registered as long as these are there.
 _libraries: list[Any] = []
-
-
-def _registered() -> bool:
-    return bool(_libraries)
 
 
 def register(settings: Settings) -> None:
@@ -42,10 +40,12 @@ def register(settings: Settings) -> None:
 
     Raises RuntimeError where the real torch_tpu was there first.
     """
-    if _registered():
+    global _begun
+    if _begun:  # importing `torch_tpu` below comes back here
         return
     if torch._C._dispatch_has_kernel_for_dispatch_key("aten::add.out", "PrivateUse1"):
         raise RuntimeError(LOADED)
+    _begun = True
     _shadow_torch_tpu()
     if hasattr(torch, "tpu"):  # what torch_tpu leaves on a host without TPUs
         del torch.tpu
@@ -60,8 +60,6 @@ def register(settings: Settings) -> None:
 def _shadow_torch_tpu() -> None:
     """Let `torch_tpu` be the package of the shadow folder."""
     shadow = str(SHADOW)
-    if shadow not in sys.path:
-        sys.path.insert(0, shadow)
     for name in [n for n in sys.modules if n.split(".")[0] == "torch_tpu"]:
         if not str(getattr(sys.modules[name], "__file__", "")).startswith(shadow):
             del sys.modules[name]
@@ -102,7 +100,7 @@ def _register_operators(settings: Settings) -> None:
 
 
 def _patch_torch() -> None:
-    torch.Generator = randomness.Generator  # type: ignore[misc]
+    torch.Generator = randomness.Generator
     accelerator.patch()
     compilation.patch()
     storages.patch()
@@ -115,18 +113,20 @@ def _patch_pinning() -> None:
 
     def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
         if self.device.type == "tpu":
-            raise RuntimeError("cannot pin 'torch.tpu.FloatTensor' only dense CPU tensors can be pinned")
+            raise RuntimeError(
+                "cannot pin 'torch.tpu.FloatTensor' only dense CPU tensors can be pinned"
+            )
         if is_pinned(self):
             return self
         pinned = self.clone()
-        pinned.untyped_storage()._tpu_pinned = True  # type: ignore[attr-defined]
+        pinned.untyped_storage()._tpu_pinned = True
         return pinned
 
     def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
         return getattr(self.untyped_storage(), "_tpu_pinned", False)
 
-    torch.Tensor.pin_memory = pin_memory  # type: ignore[assignment,method-assign]
-    torch.Tensor.is_pinned = is_pinned  # type: ignore[assignment,method-assign]
+    torch.Tensor.pin_memory = pin_memory
+    torch.Tensor.is_pinned = is_pinned
 
 
 def _patch_precision() -> None:

@@ -40,7 +40,7 @@ class _Stage:
         self.error: str | None = None
 
     def check(self, frame: Any, depth: int = 3) -> None:
-        if self.error is None and self.warned or torch.compiler.is_compiling():
+        if (self.error is None and self.warned) or torch.compiler.is_compiling():
             return
         if _framework(frame):
             return
@@ -51,7 +51,7 @@ class _Stage:
 
 
 def _guard(target: T, stage: _Stage) -> T:
-    function = target.__init__ if isinstance(target, type) else target
+    function: Any = vars(target)["__init__"] if isinstance(target, type) else target
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:

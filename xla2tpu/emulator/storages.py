@@ -31,7 +31,7 @@ def patch() -> None:
 
     def size(self: Any) -> int:
         known = self.__dict__.get("_tpu_size")
-        return base.nbytes(self) if known is None else known  # type: ignore[no-any-return]
+        return base.nbytes(self) if known is None else known
 
     def resize(self: Any, length: int) -> Any:
         if self.device.type != "tpu":
@@ -48,7 +48,7 @@ def patch() -> None:
         self._tpu_size = length
         return self
 
-    kind.__new__ = new  # type: ignore[assignment,method-assign]
-    kind.resize_ = resize  # type: ignore[method-assign]
-    kind.nbytes = kind.size = size  # type: ignore[method-assign]
-    kind.__len__ = size  # type: ignore[method-assign]
+    kind.__new__ = new
+    kind.resize_ = resize
+    kind.nbytes = kind.size = size
+    kind.__len__ = size

@@ -19,8 +19,8 @@ if find_spec("expecttest") is None:
     stand_in.TestCase = unittest.TestCase
     sys.modules["expecttest"] = stand_in
 
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
-from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_leaves, tree_map
 
 # What is not compared, and why. Patterns of names.
 EXCEPTIONS = {
@@ -58,10 +58,7 @@ def _back(value: Any) -> Any:
 
 
 def _gradients(result: Any, inputs: list[torch.Tensor]) -> list[Any]:
-    outputs = [
-        t for t in tree_leaves(result)
-        if isinstance(t, torch.Tensor) and t.requires_grad
-    ]
+    outputs = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad]
     if not outputs or not inputs:
         return []
     total = sum((o.abs() if o.is_complex() else o).sum() for o in outputs)
@@ -76,7 +73,7 @@ def _inputs(sample: Any) -> list[torch.Tensor]:
 def _compare(op: Any) -> None:
     kwargs = {"requires_grad": op.supports_autograd}
     for index, sample in enumerate(op.sample_inputs("cpu", torch.float32, **kwargs)):
-        if index >= 2:
+        if index >= 1:
             return
         there = (sample.input, sample.args, sample.kwargs)
         here = _moved(there)

@@ -267,10 +267,19 @@ print(torch.ones(2, device="tpu").sum().item(), os.environ.get("RANK"), __name__
 
 
 def check_python_children() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD], capture_output=True, text=True, check=True, cwd="/"
-    )
-    assert done.stdout.split() == ["2.0", "None", "__main__"], done
+    """Also with a `sitecustomize` of the user, from another folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "sitecustomize.py").write_text("import sys; sys.mine = 1\n")
+        path = os.pathsep.join([os.environ["PYTHONPATH"], folder])
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD + "print(sys.mine)"],
+            env=os.environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd="/",
+        )
+    assert done.stdout.split() == ["2.0", "None", "__main__", "1"], done
 
 
 def check_torchrun() -> None:
@@ -289,27 +298,15 @@ def check_torchrun() -> None:
     assert done.stdout.count("sum 3.0") == 2, done
 
 
-def check_sitecustomize_of_the_user_is_kept() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "sitecustomize.py").write_text("import sys; sys.mine = 1\n")
-        path = os.pathsep.join([os.environ["PYTHONPATH"], folder])
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD + "print(sys.mine)"],
-            env=os.environ | {"PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    assert done.stdout.split()[-1] == "1"
-
-
 def check_launch_environment() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.tpu.distributed"], capture_output=True, text=True, check=True
-    )
-    lines = dict(line.split("=", 1) for line in done.stdout.splitlines())
-    assert lines["TORCH_TPU_TOPOLOGY"] == '"1,2,1"'
-    assert lines["WORLD_SIZE"] == "2"
-    assert len(lines["TORCH_TPU_SLICEBUILDER_ADDRESSES"].split(",")) == 2
+    torch.tpu.distributed.set_tpu_launch_env()
+    assert os.environ["TORCH_TPU_TOPOLOGY"] == "1,2,1"
+    addresses = os.environ["TORCH_TPU_SLICEBUILDER_ADDRESSES"]
+    assert len(set(addresses.split(","))) == 2
+    torch.tpu.distributed.set_tpu_launch_env(nproc_per_node=1)
+    assert os.environ["TORCH_TPU_SLICEBUILDER_ADDRESSES"] == addresses, "what is set stays"
     with raises(RuntimeError, "No TPU topology found for count: 3"):
         torch.tpu.distributed.set_tpu_launch_env(nproc_per_node=3)
+    with raises(ValueError, "expected environment variable TPU_WORKER_HOSTNAMES"):
+        del os.environ["TORCH_TPU_SLICEBUILDER_ADDRESSES"]
+        torch.tpu.distributed.set_tpu_launch_env(nnodes=2)

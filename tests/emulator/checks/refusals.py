@@ -159,8 +159,8 @@ def check_missing_operators() -> None:
         "adaptive_max_pool2d_backward.grad_input": lambda: (
             F.adaptive_max_pool2d(x[None], 1).sum().backward()
         ),
-        "upsample_trilinear3d.out": lambda: (
-            F.interpolate(x[None, None, None], scale_factor=2, mode="trilinear")
+        "upsample_trilinear3d.out": lambda: F.interpolate(
+            x[None, None, None], scale_factor=2, mode="trilinear"
         ),
         "_weight_norm_interface_backward": lambda: (
             nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)).to(TPU)(x).sum().backward()
@@ -266,4 +266,4 @@ def check_package() -> None:
     assert importlib.util.find_spec("torch.tpu.distributed") is not None
     assert sys.modules["torch.tpu"] is torch.tpu
     with raises(ModuleNotFoundError, "torch_tpu._internal"):
-        import torch_tpu._internal  # noqa: F401
+        import torch_tpu._internal

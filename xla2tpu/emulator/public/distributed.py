@@ -21,8 +21,7 @@ __all__ = [
     "set_tpu_launch_env",
     "spmd_safe",
     "topology_aware_mesh",
-    "window_num_stripes",
-    "window_stripe_chunk_mb",
+    *(_WINDOW := ("window_num_stripes", "window_stripe_chunk_mb")),
 ]
 _CHANGES = "torch.tpu.distributed.{} is experimental and subject to change."
 
@@ -129,7 +128,7 @@ def topology_aware_mesh(
 
 class _Module(types.ModuleType):
     def __getattr__(self, name: str) -> int:
-        if name in ("window_num_stripes", "window_stripe_chunk_mb"):
+        if name in _WINDOW:
             raise NotImplementedError(f"torch.tpu.distributed.{name} is not emulated")
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 

@@ -47,9 +47,7 @@ def _pooling(dimensions: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
     ) -> torch.Tensor:
         """Max pooling without a gradient."""
         with torch.no_grad():
-            result: torch.Tensor = pool(
-                input, kernel_size, stride, padding, dilation, ceil_mode
-            )
+            result: torch.Tensor = pool(input, kernel_size, stride, padding, dilation, ceil_mode)
         return result
 
     def backward(
@@ -120,7 +118,7 @@ def reduce_scatter_dim(
 
 globals().update({name: not_emulated(f"torch.tpu.ops.{name}") for name in _NOT_EMULATED})
 
-__all__ = sorted(  # noqa: PLE0605
+__all__ = sorted(
     [
         *_NOT_EMULATED,
         "all_gather_dim",
