@@ -65,7 +65,7 @@ def read(text: str) -> Comments:
             continue
         line, column = token.start
         if _IGNORE_FILE.match(token.string):
-            found.whole_file = Suppression(line, column, FAMILIES)
+            found.whole_file = Suppression(line, column, ("XLA",))
         codes: list[str] = []
         for pattern in (_IGNORE, _NOQA):
             match = pattern.search(token.string)

@@ -21,7 +21,9 @@ from xla2tpu.sites import Site
 from xla2tpu.tree import Tree
 
 # torch shows these classes under shorter names as well.
-_INNER = re.compile(r"torch\.(nn)\.modules\.(?:\w+\.)?(?=[A-Z])|torch\.(distributions)\.\w+\.(?=[A-Z])")
+_INNER = re.compile(
+    r"torch\.(nn)\.modules\.(?:\w+\.)?(?=[A-Z])|torch\.(distributions)\.\w+\.(?=[A-Z])"
+)
 _ON_CPU = re.compile(r"""\.cpu\(\)|["']cpu["']""")
 _TESTS = frozenset(("builtins.isinstance", "builtins.issubclass", "builtins.hasattr"))
 
@@ -127,6 +129,8 @@ class MissingOps:
         site = Site(rule, op.path, node, node, scope, "op", counts=False, blocks=False)
         site.refuse("no-kernel")
         lacking = next(need for need in op.needs if table.lacks(need))
-        site.message = f"{rule.message}: torch_tpu {table.torch_tpu} has no kernel for aten::{lacking}"
+        site.message = (
+            f"{rule.message}: torch_tpu {table.torch_tpu} has no kernel for aten::{lacking}"
+        )
         site.advice = op.advice
         return site

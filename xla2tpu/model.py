@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-
 # Codes are stable: XLA for what has to do with torch_xla, TPU for what torch_tpu lacks.
 FAMILIES = ("XLA", "TPU")
 CODE = rf"(?:{'|'.join(FAMILIES)})\d{{3}}"

@@ -29,7 +29,7 @@ _GUARD = re.compile(
 
 # What migrated code says, since calls without a kernel are still to be found there.
 _MIGRATED = re.compile(
-    rb"""(?:\btorch\.device\(|\.to\(|\bdevice=)["']tpu[:"']|^[ \t]*import[ \t]+torch_tpu\b""", re.M
+    rb"""(?:\bdevice\(|\.to\(|\bdevice=)["']tpu[:"']|^[ \t]*import[ \t]+torch_tpu\b""", re.M
 )
 
 

@@ -52,8 +52,8 @@ def _rule(rule: Rule, ruleset: RuleSet) -> Iterator[str]:
                 names |= parameters
         yield from _api(api)
     for op in rule.ops:
-        for problem in _op(op):
-            yield f"ops.{op.path}: {problem}"
+        for fault in _op(op):
+            yield f"ops.{op.path}: {fault}"
     for i, case in enumerate(rule.cases):
         for text in _case(case, names, ruleset):
             yield f"cases[{i}].{text}"

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from xla2tpu.model import Applicability
-from xla2tpu.report.rulepage import case_line, span
+from xla2tpu.report.rulepage import case_line, conditions, span
 from xla2tpu.rules import Api, Case, Example, Rule, RuleSet
 
 _WORDS = {
@@ -27,6 +27,7 @@ _COVERS = {
     "debug": "metrics, profiler, dumps",
     "parallel": "SPMD, FSDP, kernels, experimental and internal modules",
     "environment": "environment variables, backend names",
+    "ops": "calls of torch that torch_tpu has no kernel for",
 }
 _CASES_NOTE = (
     "The first case that holds is taken ([its words](../rule-format.md#conditions)); "
@@ -52,6 +53,8 @@ def page(rule: Rule) -> str:
     if rule.apis:
         rows = (_api_row(api) for api in rule.apis.values())
         parts += ["## Names", table(("Name", "Parameters", "Releases"), rows)]
+    if rule.ops:
+        parts += ["## Names", table(("Name", "Where", "Operators", "What to do"), _ops(rule))]
     if rule.examples:
         parts.append("## Examples" if len(rule.examples) > 1 else "## Example")
         for example in rule.examples:
@@ -136,6 +139,12 @@ def _api_row(api: Api) -> tuple[str, str, str]:
         own = span(signature.since, signature.removed)
         parameters.append(f"`{signature.source}`{'' if own == whole else own}")
     return f"`{api.path}`", "<br>".join(parameters), whole.strip(" []")
+
+
+def _ops(rule: Rule) -> Iterator[tuple[str, str, str, str]]:
+    for op in rule.ops:
+        needs = "<br>".join(f"`aten::{need}`" for need in op.needs)
+        yield f"`{op.path}`", conditions(op), needs, op.advice or rule.advice
 
 
 def _example(example: Example) -> Iterator[str]:
