@@ -21,8 +21,8 @@ LAYERS = {
     "rewriting": "template signatures sites naming imports changes devices environment literals "
     "importsites match missingops edits vanished layout deletions helpertexts placing plan",
     "transforms": "transforms",
-    "engine": "analysis markers findings engine helpersmodule exampleruns",
-    "running": "config discover writer batch runner baseline",
+    "engine": "analysis afterswap markers findings engine helpersmodule exampleruns",
+    "running": "config discover projectfacts writer batch runner baseline",
     "report": "report",
     "emulator": "emulator",
     "commands": "commands cli __main__ docs",

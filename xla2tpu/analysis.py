@@ -88,9 +88,11 @@ class Analysis:
         naming.vacated = lambda name: name not in held and vacated(name)
         matcher.build(self.sites)
         self.hardware = self._other_hardware() if uses else None
-        if self.hardware is not None and not settings.any_hardware:
+        refused = self.hardware is not None and not settings.any_hardware
+        self.for_tpu = (uses or migrated(data)) and not refused
+        if self.hardware is not None and refused:
             self._refuse_hardware(self.hardware)
-        elif uses or migrated(data):
+        elif self.for_tpu:
             self.sites += MissingOps(tree, self.builder).sites()
         settle_dependents(self.sites)
         self.plan.sites = self.sites

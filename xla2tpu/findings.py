@@ -40,7 +40,9 @@ class Findings:
         elif site.fixable and not suppressed:
             fix = Fix(title, site.applicability, ())
         message = (site.message or rule.message).replace("{api}", site.path)
-        if site.reason is not None and site.case is None and site.reason in REASONS:
+        # The message about an operator says its reason itself.
+        given = site.case is not None or site.context == "op"
+        if site.reason is not None and not given and site.reason in REASONS:
             message = f"{message} ({REASONS[site.reason]})"
         start, end = self.it.tree.span(site.node)
         return self._at(

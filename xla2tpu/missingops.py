@@ -103,7 +103,9 @@ class MissingOps:
         return owner is not None and any(b.kind == "assign" for b in owner.bindings[load.value])
 
     def _is_harmless(self, node: cst.CSTNode, call: cst.Call | None, scope: Scope) -> bool:
-        """Whether the name is only compared, or the call is made on the CPU by its own words."""
+        """Whether it is only compared or replaced, or called on the CPU by its own words."""
+        if id(node) in self.tree.stored:
+            return True
         if call is not None and _ON_CPU.search(self.tree.source(call)):
             return True
         for above in self.tree.ancestors(node):
