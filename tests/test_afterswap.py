@@ -69,6 +69,8 @@ FOUND = {
     "float64": [
         ("total = torch.zeros(1, dtype=torch.float64)\n", 1),
         ("x = y.double()\n", 1),
+        ("x = y.to(torch.double)\n", 1),
+        ("dtype = torch.float32 if mps else torch.float64\n", 1),
     ],
     "odd-size": [
         ("a = nn.Linear(128, 128)\nb = nn.Linear(784, 256)\nc = nn.Embedding(1000, 300)\n", 2),
@@ -110,6 +112,10 @@ NOTHING = {
     "    opt.step()\n",
     "not compiled": "opt = torch.optim.AdamW(p)\ndef step(x):\n    opt.step()\n",
     "no state": "opt = torch.optim.SGD(p)\n@torch.compile\ndef step(x):\n    opt.step()\n",
+    "float64 in a table": "sizes = {torch.float64: 8, 'x': torch.float64}\n",
+    "float64 in a test": "wide = x.dtype in (torch.float32, torch.float64)\n",
+    "float64 on the host": "x = torch.ones(1, dtype=torch.float64, device='cpu')\n",
+    "device_ids of GPUs": "m = nn.parallel.DistributedDataParallel(model, device_ids=ids)\n",
     "float32": "x = torch.zeros(1, dtype=torch.float32).float()\n",
     "even sizes": "a = nn.Linear(1024, 256)\nb = nn.Linear(256, 10)\nc = nn.Linear(n, m)\n",
     "plain DDP": "m = nn.parallel.DistributedDataParallel(model, device_ids=None)\n",

@@ -112,6 +112,7 @@ _COLLECTIVES = re.compile(
 )
 _START_METHODS = frozenset(("start_method", "multiprocessing_context", "mp_context"))
 _FORKERS = re.compile(r"(?:torch\.)?multiprocessing\.(?:set_start_method|get_context)")
+_ON_CPU = re.compile(r"""\.cpu\(\)|["']cpu["']""")
 _SMALLEST_SIZE, _TILE = 64, 128
 
 
@@ -135,7 +136,7 @@ class _AfterSwap:
             elif isinstance(node, cst.If):
                 yield from self._rank_test(node)
             elif isinstance(node, cst.Attribute) and node.attr.value in ("float64", "double"):
-                if self._meaning(node) in ("torch.float64", "torch.double"):
+                if self._meaning(node) in ("torch.float64", "torch.double") and self._is_put(node):
                     yield self._note("float64", node)
             elif isinstance(node, cst.FunctionDef) and any(
                 self._meaning(d.decorator) in _COMPILERS for d in node.decorators
@@ -162,6 +163,22 @@ class _AfterSwap:
             "after-swap", name, self.it.path, line + 1, start - lines.starts[line] + 1,
             kind.message.replace("{what}", what), kind.advice, kind.source,
         )  # fmt: skip
+
+    def _is_put(self, dtype: cst.CSTNode) -> bool:
+        """Whether tensors get a dtype here, which is not only compared, listed or looked up."""
+        here, above = dtype, self.tree.parent(dtype)
+        if isinstance(above, cst.IfExp) and above.test is not dtype:
+            here, above = above, self.tree.parent(above)
+        if isinstance(above, cst.Assign):
+            return above.value is here
+        call = self.tree.parent(above) if isinstance(above, cst.Arg) else None
+        if not isinstance(call, cst.Call) or _ON_CPU.search(self.tree.source(call)):
+            return False
+        assert isinstance(above, cst.Arg)
+        called = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        return called in ("to", "type") or (
+            above.keyword is not None and above.keyword.value == "dtype"
+        )
 
     def _values(self, name: cst.CSTNode) -> list[cst.BaseExpression]:
         """What a name was assigned in the scope where it is found."""
@@ -192,7 +209,8 @@ class _AfterSwap:
             yield from self._loader(call, keywords)
         elif path.rpartition(".")[2] == _DDP and path.startswith("torch.nn.parallel."):
             ids = keywords.get("device_ids")
-            if ids is not None and _name(ids) != "None":
+            # A variable may well be None where there is no GPU.
+            if isinstance(ids, cst.List):
                 yield self._note("ddp-device-ids", call)
         elif path in _SIZES:
             for index, arg in enumerate(call.args):

@@ -26,10 +26,15 @@ _CLAUSE = re.compile(r"(===|==|~=|<=|>=|!=|<|>|\^|~)?\s*v?(\d+(?:\.\d+)*)(\.\*)?
 _TEXTS = re.compile(
     r".*\.(?:cfg|ini|ipynb|md|rst|sh|toml|txt|ya?ml)\Z|(?:Dockerfile|Makefile)[\w.-]*\Z"
 )
-_OLD_TPU = re.compile(
-    rb"(?<![\w-])v[23]-(?:8|32|64|128|256|512|1024|2048)(?![\w-])|\bTPU ?v[23]\b", re.I
+_ACCELERATOR = re.compile(rb"(?<![\w-])v[23]-(?:8|16|32|64|128|256|512|1024|2048)(?![\w-])", re.I)
+_OLD_TPU = re.compile(_ACCELERATOR.pattern + rb"|\bTPU ?v[23]\b(?!\+)", re.I)
+_BF16 = re.compile(r"XLA_(?:USE|DOWNCAST)_BF16")
+# In a shell, a Dockerfile, YAML, or the list of names and values of Kubernetes.
+_SETS_BF16 = re.compile(
+    rb"\b(XLA_(?:USE|DOWNCAST)_BF16)[\"']?(?:[ \t]*[=: ][ \t]*|\s+value:\s*)"
+    rb"[\"']?(?:1|true|yes)\b",
+    re.I,
 )
-_BF16 = re.compile(rb"\bXLA_(?:USE|DOWNCAST)_BF16\b")
 _LARGEST = 1_000_000
 _SERIALIZATION = "torch_xla.utils.serialization."
 _CONVERT = (
@@ -68,7 +73,7 @@ def facts(
         found += _mentions(file, data)
     for result in results:
         if result.source is not None:
-            found += _old_tpu(result.path, result.source)
+            found += _old_tpu(result.path, result.source, _ACCELERATOR)
     found += _variables(results)
     found += _checkpoints(results)
     return sorted(found, key=lambda note: (note.name, note.path, note.line))
@@ -227,13 +232,13 @@ def _of_setup_cfg(text: str) -> Iterator[_Pin]:
 
 def _mentions(path: str, data: bytes) -> Iterator[Note]:
     yield from _old_tpu(path, data)
-    match = _BF16.search(data)
+    match = _SETS_BF16.search(data)
     if match is not None:
-        yield _bf16(path, data, match.start(), match[0].decode())
+        yield _bf16(path, data, match.start(), match[1].decode())
 
 
-def _old_tpu(path: str, data: bytes) -> Iterator[Note]:
-    match = _OLD_TPU.search(data)
+def _old_tpu(path: str, data: bytes, pattern: re.Pattern[bytes] = _OLD_TPU) -> Iterator[Note]:
+    match = pattern.search(data)
     if match is not None:
         yield _note(
             "old-tpu", path, data, match.start(),
@@ -256,7 +261,7 @@ def _bf16(path: str, data: bytes, at: int, name: str) -> Note:
 def _variables(results: Sequence[FileResult]) -> Iterator[Note]:
     for result in results:
         for finding in result.findings:
-            if _BF16.fullmatch(finding.api.encode()):
+            if _BF16.fullmatch(finding.api):
                 yield _bf16(result.path, result.source or b"", finding.start, finding.api)
                 break
 
