@@ -21,7 +21,7 @@ _HANDED_ON = {
 
 
 def handed_on(path: str) -> str:
-    """The path of the module itself where `torch_xla` hands it on as `torch_xla.xm` and the like."""
+    """The path of the module itself, which `torch_xla` may hand on as `torch_xla.xm`."""
     if not path.startswith("torch_xla.x"):
         return path
     _, name, *rest = path.split(".")
