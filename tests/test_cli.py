@@ -207,7 +207,7 @@ def test_migrate_refuses_uncommitted_changes() -> None:
         (["check", "-", "a.py"], "stands alone"),
         (["check", "--stdin-filename", "a.py"], "needs `-`"),
         (["check", "--select", "E501"], "no code prefix"),
-        (["check", "--report", "r.txt"], ".md or .json"),
+        (["check", "--report", "r.txt"], ".json or .html"),
         (["check", "--diff", "--output-format", "json"], "exclude each other"),
         (["check", "-q", "-v"], "exclude each other"),
         (["check", "--jobs", "0"], "0 is not in the range"),

@@ -252,3 +252,22 @@ def test_a_test_of_the_device_stays_fixable_after_the_safe_fixes() -> None:
         f"{HEAD}{XM}model.to(xm.xla_device())\n{test}", middle, unsafe=False, todo=False
     )
     check_transformed(middle, middle.replace('"xla"', '"tpu"'))
+
+
+SEARCHED = {
+    "assertEqual": "self.assertEqual(t.device, {0})\n",
+    "assertIn": "self.assertIn({0}, devices)\n",
+    "assert_equal": "assert_equal({0}, t.device)\n",
+    "list under a name": "devs = [{0}]\nok = t.device in devs\n",
+    "index of a list": "devs = [{0}, other]\nat = devs.index(t.device)\n",
+}
+
+
+@pytest.mark.parametrize("use", SEARCHED.values(), ids=SEARCHED)
+def test_a_device_that_others_are_held_against_is_indexed(use: str) -> None:
+    before = HEAD + XM + use.format("xm.xla_device()")
+    check_transformed(before, HEAD + use.format(INDEXED))
+
+
+def test_the_device_of_a_call_that_stays_is_kept() -> None:
+    check_noop(f'{XM}xm.xla_device_hw("xla:0", 3)\n', todo=False)

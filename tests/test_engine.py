@@ -383,3 +383,35 @@ def test_other_hardware() -> None:
         ("XLA101", "other-hardware"),
     ]
     check_transformed(source, "import torch_neuronx\n", any_hardware=True)
+
+
+IGNORED = {
+    "# xla2tpu: ignore-file\n": (1, []),
+    "# xla2tpu: ignore-file[XLA1]\n": (1, []),
+    "# xla2tpu: ignore-file[XLA2, XLA101]\n": (1, []),
+    "# xla2tpu: ignore-file[XLA2]\n": (0, ["XLA095", "XLA101"]),
+    "# xla2tpu: ignore-files\n": (0, ["XLA095", "XLA101"]),
+    "# XLA2TPU: ignore[XLA101]\n": (0, ["XLA095", "XLA101"]),
+    "# xla2tpu : ignore-file\n": (0, ["XLA095", "XLA101"]),
+    "# xla2tpu: ignore[rendezvous]\n": (0, ["XLA095", "XLA101"]),
+}
+
+
+@pytest.mark.parametrize("comment", IGNORED)
+def test_comments_that_suppress(comment: str) -> None:
+    result = run(f"{comment}{XM}{SAFE}", Mode.CHECK)
+    left = sorted({f.rule for f in result.findings if not f.suppressed})
+    assert (result.count("suppressed"), left) == IGNORED[comment]
+
+
+def test_an_import_for_quoted_annotations_is_not_called_fixable() -> None:
+    text = (
+        f"from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    {XM}\n\n"
+        "def f(d: 'xm.MemoryInfo'):\n    pass\n"
+    )
+    result = run(text, Mode.FIX, unsafe=True, partial=True)
+    assert result.output is None
+    assert [(f.rule, f.reason) for f in result.findings] == [
+        ("XLA001", "annotation"),
+        ("XLA007", "annotation"),
+    ]

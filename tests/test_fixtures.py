@@ -12,13 +12,15 @@ from xla2tpu import batch, engine
 from xla2tpu.model import FileResult, Mode, Settings, Status
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
-PROGRAMS = sorted(p.name for p in (FIXTURES / "programs").iterdir())
+PROGRAMS = sorted(
+    f"{kind}/{p.name}" for kind in ("programs", "runnable") for p in (FIXTURES / kind).iterdir()
+)
 HARD = sorted(p.name.removesuffix(".before.py") for p in (FIXTURES / "hard").glob("*.before.py"))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    before, after = FIXTURES / "programs" / name / "before", FIXTURES / "programs" / name / "after"
+    before, after = FIXTURES / name / "before", FIXTURES / name / "after"
     work = tmp_path / name
     shutil.copytree(before, work)
     results = _migrate(work)

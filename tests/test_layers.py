@@ -25,6 +25,7 @@ LAYERS = {
     "running": "config discover projectfacts writer batch runner baseline",
     "report": "report",
     "emulator": "emulator",
+    "verify": "verify",
     "commands": "commands cli __main__ docs",
 }
 LAYER = {name: i for i, names in enumerate(LAYERS.values()) for name in names.split()}

@@ -107,3 +107,21 @@ def test_guard_of_another_package_keeps_the_file_from_being_done() -> None:
     assert [(f.rule, f.reason) for f in result.findings if not f.applied] == [
         ("XLA006", "guard-outside-project")
     ]
+
+
+ENVIRONMENT = {
+    "dictionary": ('os.environ.update({"XLA_USE_BF16": "1"})\n', "numerics"),
+    "environment of another process": (
+        'env = {"PJRT_DEVICE": "TPU", **os.environ}\n',
+        "environment",
+    ),
+    "keyword": ('os.environ.update(PJRT_DEVICE="TPU")\n', "environment"),
+    "keyword of dict": ('env = dict(os.environ, XLA_USE_BF16="1")\n', "numerics"),
+}
+
+
+@pytest.mark.parametrize(("use", "reason"), ENVIRONMENT.values(), ids=ENVIRONMENT)
+def test_variables_in_dictionaries(use: str, reason: str) -> None:
+    result = check_noop(f"import os\n\n{use}", todo=False)
+    assert [f.reason for f in result.findings] == [reason]
+    check_noop(f"import os\n\n{use.replace('os.environ', 'os.other')}", todo=False)

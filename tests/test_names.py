@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conftest import check_noop, check_transformed
 
-from xla2tpu.model import FileResult
+from xla2tpu.model import Applicability, FileResult
 from xla2tpu.rules import load_rules
 
 XM = "import torch_xla.core.xla_model as xm\n"
@@ -305,3 +305,52 @@ def test_annotation_in_quotes_without_an_import() -> None:
         todo=False,
     )
     assert reasons(result) == [("XLA007", "annotation")]
+
+
+GUARDED = """\
+from utils import is_torch_available
+
+if is_torch_available():
+    import torch
+    import torch_xla.core.xla_model as xm
+
+
+def f():
+    return xm.get_ordinal(), xm.xla_device()
+"""
+
+
+def test_a_torch_that_may_be_missing_stays_so() -> None:
+    check_transformed(
+        GUARDED,
+        GUARDED.replace(
+            "import torch_xla.core.xla_model as xm", "import torch.distributed as dist"
+        ).replace(
+            "xm.get_ordinal(), xm.xla_device()",
+            'dist.get_rank() if dist.is_initialized() else 0, torch.device("tpu")',
+        ),
+    )
+
+
+def test_a_probe_in_a_file_without_torch() -> None:
+    check_transformed(
+        "def probe():\n    try:\n        import torch_xla.core.xla_model as xm\n"
+        "        xm.xla_device()\n        return True\n    except RuntimeError:\n"
+        "        return False\n",
+        "def probe():\n    import torch\n"
+        "    return (torch.accelerator.current_accelerator(check_available=True) or "
+        'torch.device("cpu")).type == "tpu"\n',
+    )
+
+
+def test_an_alias_of_an_alias() -> None:
+    check_transformed(
+        f"{XM}mark = xm.mark_step\nflush = mark\nflush()\n",
+        "mark = lambda *args, **kwargs: None\nflush = mark\nflush()\n",
+    )
+
+
+def test_an_alias_of_a_module_is_no_manual_work() -> None:
+    result = check_transformed(f"{XM}ym = xm\nym.mark_step()\nprint(1)\n", "print(1)\n")
+    assert [f.applicability for f in result.findings] == [Applicability.SAFE] * 2
+    assert [f.reason for f in result.findings] == [None, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,140 @@ def test_a_folder_without_any_mark_knows_its_importers(
     for given in (file, home / "lib"):
         run(Request((str(given),), Mode.FIX, partial=True))
         assert file.read_text() == bind
+
+
+BIND = XM
+USE = "xm.mark_step()\n"
+
+# Files of a project; the names of `use.py` are found, and what it imports stays bound.
+ACROSS = {
+    "backslash": {
+        "device.py": "from torch_xla.core.xla_model import mark_step, \\\n    xla_device\n",
+        "use.py": "from device import xla_device\nd = xla_device()\n",
+    },
+    "backslash in a plain import": {
+        "device.py": BIND,
+        "use.py": "import os, sys, \\\n    device\ndevice.xm.mark_step()\n",
+    },
+    "backslash before import": {
+        "device.py": BIND,
+        "use.py": f"from device \\\n    import xm\n{USE}",
+    },
+    "parenthesis in a comment": {
+        "device.py": "from torch_xla.core.xla_model import (\n    mark_step,  # flush (it)\n"
+        "    xla_device,\n)\n",
+        "use.py": "from device import (\n    mark_step,  # the (lazy) graph\n    xla_device,\n)\n"
+        "d = xla_device()\n",
+    },
+    "semicolon": {
+        "device.py": f"import os; {BIND}",
+        "use.py": f"import os; from device import xm\n{USE}",
+    },
+    "one-line if": {
+        "device.py": f"if True: {BIND}",
+        "use.py": f"if True: from device import xm\n{USE}",
+    },
+    "loop": {
+        "device.py": f"for i in range(1):\n    {BIND}",
+        "use.py": f"from device import xm\n{USE}",
+    },
+    "after a string in a try": {
+        "device.py": f'try:\n    Y = """\nx\n"""\n    {BIND}except ImportError:\n    xm = None\n',
+        "use.py": f"from device import xm\n{USE}",
+    },
+    "module under another name": {
+        "pkg/__init__.py": "",
+        "pkg/device.py": BIND,
+        "pkg/mid.py": "from . import device as dd\n",
+        "use.py": "from pkg.mid import dd\ndd.xm.mark_step()\n",
+    },
+    "module under another name, in a package": {
+        "src/acme/__init__.py": "from .a import dev as hw\n",
+        "src/acme/a/__init__.py": "",
+        "src/acme/a/dev.py": "from torch_xla.core import xla_model\n",
+        "use.py": "import acme\nacme.hw.xla_model.mark_step()\n",
+    },
+    "aliases in a tuple": {
+        "device.py": f"{BIND}mark, wait = xm.mark_step, xm.wait_device_ops\n",
+        "use.py": "from device import mark\nmark()\n",
+    },
+    "alias in between": {
+        "pkg/__init__.py": "",
+        "pkg/device.py": BIND,
+        "pkg/mid.py": "from .device import xm\nmark = xm.mark_step\n",
+        "use.py": "from pkg.mid import mark\nmark()\n",
+    },
+    "getattr": {"device.py": BIND, "use.py": 'import device\ngetattr(device, "xm").mark_step()\n'},
+}
+
+
+@pytest.mark.parametrize("more", [0, 70], ids=["few", "many"])
+@pytest.mark.parametrize("files", ACROSS.values(), ids=ACROSS)
+def test_names_are_followed_in_any_form(tmp_path: Path, files: dict[str, str], more: int) -> None:
+    files = {**files, **{f"other{i}.py": "x = 1\n" for i in range(more)}}
+    project = Run(tmp_path, files)
+    found = project.results["use.py"].findings
+    assert [f.api.rpartition(".")[2] for f in found if f.counts] in (["mark_step"], ["xla_device"])
+
+
+@pytest.mark.parametrize("files", ACROSS.values(), ids=ACROSS)
+def test_what_others_use_stays(tmp_path: Path, files: dict[str, str]) -> None:
+    (binding,) = (n for n, text in files.items() if "torch_xla" in text)
+    project = Run(tmp_path, files, [binding])
+    names = re.findall(r"\b(?:xm|mark|xla_device|xla_model)\b", files["use.py"])
+    assert {"xm", *names} & set(re.findall(r"\w+", project.after[binding]))
+
+
+TWICE = {
+    "two modules": "if flag:\n    import torch_xla.core.xla_model as xm\nelse:\n"
+    "    import torch_xla.runtime as xm\n",
+    "a stand-in": "try:\n    import torch_xla.core.xla_model as xm\nexcept ImportError:\n"
+    "    from . import fake as xm\n",
+}
+
+
+@pytest.mark.parametrize("text", TWICE.values(), ids=TWICE)
+def test_a_name_that_is_bound_twice_elsewhere(tmp_path: Path, text: str) -> None:
+    files = {"p/__init__.py": "", "p/fake.py": "", "p/dev.py": text}
+    project = Run(tmp_path, {**files, "p/use.py": f"from .dev import xm\n{USE}"})
+    (finding,) = (f for f in project.results["p/use.py"].findings if f.counts)
+    assert finding.reason == "ambiguous-binding"
+    assert project.results["p/use.py"].output is None or b"xm.mark_step" in (
+        project.results["p/use.py"].output or b""
+    )
+
+
+def test_a_module_that_leads_back_to_itself(tmp_path: Path) -> None:
+    files = {"pkg/__init__.py": "from .version import version\nfrom ._ext import nms as _ext\n"}
+    project = Run(tmp_path, {**files, "train.py": f"from pkg import version\n{BIND}{USE}"})
+    assert all(r.error is None for r in project.results.values())
+    assert project.after["train.py"] == "from pkg import version\n"
+
+
+OTHERS = {
+    "a flag": (
+        "from helpers import HAVE\nif HAVE:\n    import torch_xla.core.xla_model as xm\n"
+        "\n\ndef f():\n    xm.mark_step()\n",
+        "from a import HAVE\n",
+        "from helpers import HAVE",
+    ),
+    "a module": (
+        f'import os\n{BIND}if os.environ.get("X"):\n    xm.mark_step()\n',
+        "import a\n\nprint(a.os.sep)\n",
+        "import os",
+    ),
+    "all": (
+        f'import os\n{BIND}if os.environ.get("X"):\n    xm.mark_step()\n',
+        "from a import *\n\nprint(os.sep)\n",
+        "import os",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "user", "kept"), OTHERS.values(), ids=OTHERS)
+def test_other_names_that_are_imported_from_here_stay(
+    tmp_path: Path, text: str, user: str, kept: str
+) -> None:
+    project = Run(tmp_path, {"a.py": text, "b.py": user, "helpers.py": "HAVE = True\n"})
+    assert kept in project.after["a.py"]
+    assert "torch_xla" not in project.after["a.py"]

@@ -11,6 +11,7 @@ import libcst as cst
 from xla2tpu import comments as comments_
 from xla2tpu.changes import Builder
 from xla2tpu.environment import other_hardware
+from xla2tpu.helpersmodule import file_of
 from xla2tpu.importsites import ImportSites
 from xla2tpu.inhouse import is_torch_xla
 from xla2tpu.literals import Literals
@@ -62,14 +63,15 @@ class Analysis:
             lambda p: project.module_of(p, self.real) is not None,
             modules.__contains__,
             rules.in_house,
+            lambda p: project.is_doubtful(p, self.real),
         )
-        naming = Naming(tree, self.names, rules, settings.helpers_module)
+        naming = Naming(tree, self.names, rules, self._helpers_module())
         self.builder = Builder(tree, self.names, rules, naming, settings, source.newline)
         references = References(tree, self.names, rules, modules).collect()
         matcher = Matcher(tree, self.names, rules, self.builder, modules)
         self.sites = matcher.sites(references)
         self.plan = Plan(
-            tree, self.builder, self.sites, self._is_pinned,
+            tree, self.builder, self.sites, self._is_pinned, self._is_taken,
             os.path.basename(path) == "__init__.py",
         )  # fmt: skip
         self.has_imports = any(g.torch_xla for g in self.plan.groups) or any(
@@ -78,7 +80,7 @@ class Analysis:
         uses = self.has_imports or bool(references)
         self.sites += ImportSites(
             tree, rules, self.plan.groups, self._is_pinned,
-            os.path.basename(path) == "__init__.py",
+            os.path.basename(path) == "__init__.py", self.plan.is_quoted,
         ).sites()  # fmt: skip
         self.sites += Literals(tree, rules, self.builder, uses).sites()
         self._keep_registration()
@@ -99,11 +101,25 @@ class Analysis:
         self.suppressed = {s for s in self.sites if self._is_suppressed(s)}
         self.reported = [s for s in self.sites if self.is_selected(s.rule.code)]
 
+    def _helpers_module(self) -> str | None:
+        """The module to import helpers from; None in that module itself."""
+        module, root = self.settings.helpers_module, self.settings.root
+        if module is None or root is None:
+            return module
+        return None if file_of(root, module) == self.real else module
+
     def _is_pinned(self, name: str) -> bool:
         if name in self.released or (not self.settings.root and not os.path.exists(self.real)):
             return False
         importers = self.project.importers(self.real)
         return bool(importers.get(name))
+
+    def _is_taken(self, name: str) -> bool:
+        """Whether another file imports a name from here that is not torch_xla's."""
+        if name in self.released or (not self.settings.root and not os.path.exists(self.real)):
+            return False
+        taken = self.project.taken(self.real)
+        return name in taken or "*" in taken
 
     def _keep_registration(self) -> None:
         """The import that registers the xla backend stays as long as the backend is named."""

@@ -25,7 +25,6 @@ Progress = Callable[..., None]
 
 # Starting processes costs more than this many files.
 _FILES_FOR_A_POOL = 16
-_FILES_FOR_HINTS = 50
 _ROUNDS = 5
 
 
@@ -59,7 +58,7 @@ def run_project(
         else:
             waiting.append(job)
     for job in waiting:
-        if _leads(projects[job[1].root or ""], job[0], len(files)):
+        if _leads(projects[job[1].root or ""], job[0]):
             matter.append(job)
         else:
             _tell(progress)
@@ -93,9 +92,9 @@ def _tell(progress: Progress | None) -> None:
         progress(1)
 
 
-def _leads(project: Project, path: str, files: int) -> bool:
+def _leads(project: Project, path: str) -> bool:
     """Whether a file gets torch_xla names through the project."""
-    if files >= _FILES_FOR_HINTS and not project.may_lead(path):
+    if not project.may_lead(path):
         return False
     data = project.read(path)
     return data is not None and project.leads_somewhere(data, path)
@@ -216,7 +215,10 @@ def _has_let_go(importer: str, file: str, name: str, project: Project, result: F
 
 
 def _helper_modules(jobs_: list[Job], results: dict[str, FileResult]) -> list[FileResult]:
-    """The modules that ``--helpers-module`` names, with all helpers that files import from them."""
+    """The modules that ``--helpers-module`` names, with all helpers that files import from them.
+
+    One that is a file of the run itself gets them into its own result.
+    """
     wanted: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for path, settings in jobs_:
         if settings.helpers_module is None or results[path].output is None:
@@ -227,30 +229,48 @@ def _helper_modules(jobs_: list[Job], results: dict[str, FileResult]) -> list[Fi
     found = []
     for (root, module, rule_files), names in wanted.items():
         if names:
+            from xla2tpu.helpersmodule import file_of
             from xla2tpu.rules import load_rules
 
-            found.append(_helper_module(root, module, names, load_rules(rule_files)))
+            file = file_of(root, module)
+            known = next((r for p, r in results.items() if os.path.abspath(p) == file), None)
+            result = known or _read(os.path.relpath(file))[0]
+            _add_helpers(result, file, names, load_rules(rule_files))
+            if known is None:
+                found.append(result)
+            if result.error is not None:
+                _leave_those_that_need_it(result, results)
     return found
 
 
-def _helper_module(root: str, module: str, names: list[str], rules: RuleSet) -> FileResult:
+def _leave_those_that_need_it(module: FileResult, results: dict[str, FileResult]) -> None:
+    """What would import from a module that is not written stays as it is."""
+    for result in results.values():
+        if result.helpers and result is not module:
+            result.output = None
+            result.status = Status.ERROR
+            result.error = f"not written: the helpers cannot be put into {module.path}"
+            for finding in result.findings:
+                finding.applied = False
+
+
+def _add_helpers(result: FileResult, file: str, names: list[str], rules: RuleSet) -> None:
+    """Put the helpers into the new text of their module; an error where they cannot be."""
     from xla2tpu.helpersmodule import updated
 
-    base = os.path.join(root, "src") if os.path.isdir(os.path.join(root, "src")) else root
-    top = module.split(".")[0]
-    if os.path.isdir(os.path.join(root, top)):
-        base = root
-    path = os.path.relpath(os.path.join(base, *module.split(".")) + ".py")
-    _, data = _read(path)
-    result = FileResult(path, Status.CLEAN, source=data)
+    if result.error is not None and os.path.exists(file):
+        return
+    result.error = None
+    data = _read(file)[1]
+    result.status = Status.CLEAN if result.status is Status.ERROR else result.status
     try:
-        output = updated(data or b"", names, rules)
+        output = updated(data or b"" if result.output is None else result.output, names, rules)
     except SyntaxError as error:
         result.status, result.error = Status.ERROR, f"not valid Python: {error}"
-        return result
     except ValueError as error:
         result.status, result.error = Status.ERROR, str(error)
-        return result
-    if output != data:
-        result.output = output
-    return result
+    else:
+        result.source = data
+        result.output = output if output != data else None
+    if result.error is not None:
+        result.output = None

@@ -8,7 +8,7 @@ import click
 
 from xla2tpu import __version__
 
-_COMMANDS = ("check", "migrate", "rules", "explain", "query", "emulate")
+_COMMANDS = ("check", "migrate", "verify", "emulate", "rules", "explain", "query")
 
 
 class _Commands(click.Group):

@@ -12,8 +12,8 @@ from xla2tpu.model import CODE, FAMILIES
 _NOQA = re.compile(r"#\s*noqa\s*:\s*([A-Za-z]+\d+(?:[,\s]+[A-Za-z]+\d+)*)", re.I)
 _NOQA_OURS = re.compile(rf"noqa\s*:[^\n]*(?:{'|'.join(FAMILIES)})\d", re.I)
 _IGNORE = re.compile(r"#\s*xla2tpu:\s*ignore\[([^\]]*)\]")
-_IGNORE_FILE = re.compile(r"#\s*xla2tpu:\s*ignore-file\b")
-_TO_US = re.compile(r"#\s*xla2tpu:.*")
+_IGNORE_FILE = re.compile(r"#\s*xla2tpu:\s*ignore-file(?:\[([^\]]*)\]|(?![\w\[-]))")
+_TO_US = re.compile(r"#\s*xla2tpu\s*:.*", re.I)
 _MARKER = re.compile(r"[ \t\f]*# TODO\(xla2tpu\): (" + CODE + r")\b")
 
 
@@ -41,8 +41,9 @@ class Comments:
 
     def suppress(self, code: str, lines: range) -> bool:
         """Whether a finding on these lines is suppressed; notes the comment as used."""
-        if self.whole_file is not None:
-            self.whole_file.used.add(code)
+        whole = self.whole_file
+        if whole is not None and any(code.startswith(c) for c in whole.codes):
+            whole.used.update(c for c in whole.codes if code.startswith(c))
             return True
         for suppression in self.suppressions:
             if suppression.line in lines and any(code.startswith(c) for c in suppression.codes):
@@ -54,7 +55,7 @@ class Comments:
 def read(text: str) -> Comments:
     """Find the comments; the text is known to be valid Python."""
     found = Comments()
-    if "xla2tpu" not in text and not _NOQA_OURS.search(text):
+    if "xla2tpu" not in text.lower() and not _NOQA_OURS.search(text):
         return found
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text, newline="").readline))
@@ -64,23 +65,29 @@ def read(text: str) -> Comments:
         if token.type != tokenize.COMMENT:
             continue
         line, column = token.start
-        if _IGNORE_FILE.match(token.string):
-            found.whole_file = Suppression(line, column, ("XLA",))
-        codes: list[str] = []
-        for pattern in (_IGNORE, _NOQA):
-            match = pattern.search(token.string)
-            if match:
-                codes.extend(c.upper() for c in re.split(r"[,\s]+", match[1]) if c)
-        ours = tuple(c for c in codes if c.startswith(FAMILIES))
+        whole = _IGNORE_FILE.match(token.string)
+        if whole:
+            given = _codes(whole[1]) if whole[1] is not None else FAMILIES
+            already = found.whole_file.codes if found.whole_file is not None else ()
+            if given:
+                found.whole_file = Suppression(line, column, (*already, *given))
+        matches = (p.search(token.string) for p in (_IGNORE, _NOQA))
+        ours = tuple(c for match in matches if match for c in _codes(match[1]))
         if ours:
             found.suppressions.append(Suppression(line, column, ours))
         said = _TO_US.search(token.string)
-        if said and not ours and not _IGNORE_FILE.match(token.string):
+        if said and not ours and not (whole and given):
             found.misspelt.append((line, column + said.start(), said[0].rstrip()))
         marker = _MARKER.match(token.line) if token.line.lstrip().startswith("#") else None
         if marker:
             found.markers[line] = marker[1]
     return found
+
+
+def _codes(text: str) -> tuple[str, ...]:
+    """Our codes in a list of codes."""
+    codes = (c.upper() for c in re.split(r"[,\s]+", text))
+    return tuple(c for c in codes if c.startswith(FAMILIES))
 
 
 def marker(indent: str, code: str, advice: str) -> str:

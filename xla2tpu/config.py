@@ -194,9 +194,12 @@ def code_prefixes(values: object) -> tuple[str, ...]:
 
 def module_name(value: object) -> str:
     """A dotted module name. Raises ValueError."""
-    if not isinstance(value, str) or not all(map(str.isidentifier, value.split("."))):
+    import keyword
+
+    parts = value.split(".") if isinstance(value, str) else []
+    if not parts or not all(p.isidentifier() and not keyword.iskeyword(p) for p in parts):
         raise ValueError(f"must be a dotted module name such as 'pkg.helpers', not {value!r}")
-    return value
+    return str(value)
 
 
 def _texts(value: object) -> tuple[str, ...]:

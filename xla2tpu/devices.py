@@ -116,11 +116,25 @@ def _element_needs_index(element: cst.Element, site: Site, builder: Builder) -> 
         return False
     for target in parent.targets:
         names = target.target
+        if isinstance(names, cst.Name) and _is_searched(names, site.scope, builder):
+            return True
         if not isinstance(names, (cst.Tuple, cst.List)) or index >= len(names.elements):
             continue
         if _name_needs_index(names.elements[index].value, site.scope, builder):
             return True
     return False
+
+
+def _is_searched(name: cst.Name, scope: Scope, builder: Builder) -> bool:
+    """Whether a list or tuple of devices is compared or searched under its name."""
+    owner = scope.owner(name.value)
+    loads = builder.tree.loads_of(name.value, owner) if owner is not None else []
+    parents = [builder.tree.parent(load) for load, _ in loads]
+    return any(
+        isinstance(p, (cst.Comparison, cst.ComparisonTarget))
+        or (isinstance(p, cst.Attribute) and p.attr.value in ("index", "count", "remove"))
+        for p in parents
+    )
 
 
 def _name_needs_index(target: cst.CSTNode, scope: Scope, builder: Builder) -> bool:
@@ -188,12 +202,21 @@ def _use_needs_index(node: cst.CSTNode, builder: Builder) -> bool:
             return True
         case cst.Arg():
             call = builder.tree.parent(parent)
+            if isinstance(call, cst.Call) and _asserts(call):
+                others = [a.value for a in call.args if a is not parent]
+                return not any(_is_string(o) or _is_none(o) for o in others[:1])
             if isinstance(call, cst.Call) and isinstance(call.func, cst.Name):
                 # ``str(d).split(":")``: the index is in the text.
                 above = builder.tree.parent(call)
                 taken_apart = isinstance(above, cst.Attribute) and above.attr.value in _SPLITS
                 return call.func.value in ("hash", "set", "frozenset") or taken_apart
     return False
+
+
+def _asserts(call: cst.Call) -> bool:
+    """Whether a call compares its arguments: ``self.assertEqual(a, b)``, ``assert_equal``."""
+    last = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
+    return isinstance(last, cst.Name) and last.value.startswith("assert")
 
 
 def _is_string(node: cst.CSTNode) -> bool:

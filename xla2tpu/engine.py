@@ -121,6 +121,10 @@ def _verify(
             problem = again.error
         elif again.output is not None:
             problem = "a second run would change the result"
+        elif result.status is Status.DONE and any(
+            f.counts and f.applicability is not Applicability.MANUAL for f in again.findings
+        ):
+            problem = "the result still uses what was rewritten"
     if problem is not None:
         result.output = None
         result.status = Status.ERROR
@@ -191,7 +195,7 @@ class _Run(Analysis):
         output = apply_edits(self.data, edits, self.source.encoding)
         if output != self.data:
             result.output = output
-        result.helpers = assembly.helpers if settings.helpers_module else ()
+        result.helpers = assembly.helpers if self.builder.naming.helpers_module else ()
         if done:
             result.status = Status.DONE if self._is_ours() else Status.CLEAN
         else:

@@ -41,6 +41,11 @@ def is_variable(value: str) -> bool:
     return bool(_NUMERICS.match(value) or _OWN.match(value))
 
 
+def reason(value: str) -> str:
+    """Why a variable is left to a person where nothing more is known of it."""
+    return "numerics" if _NUMERICS.match(value) else "environment"
+
+
 def detector(value: str) -> str:
     """The rule that speaks about a variable."""
     return "precision-variable" if _NUMERICS.match(value) else "environment"
@@ -69,7 +74,7 @@ def variable(site: Site, node: cst.SimpleString, value: str, builder: Builder) -
         change = Change(cuts=[Cut(start, end, (text,))], replaced=[node])
         return change, Applicability.UNSAFE, None
     if _NUMERICS.match(value):
-        return None, manual, "numerics"
+        return None, manual, reason(value)
     if kind == "set" and statement is not None:
         whole = Change(deletes=[statement], replaced=[node])
         text_ = setting.evaluated_value if isinstance(setting, cst.SimpleString) else None
@@ -97,6 +102,8 @@ def _use(
         call = tree.parent(parent)
         if isinstance(call, cst.Call):
             return _call(call, parent, scope, builder)
+    if isinstance(parent, cst.DictElement) and parent.key is node:
+        return "read", None, None  # the environment of another process, or an update of this one
     if isinstance(parent, cst.Comparison) and _is_environ(
         parent.comparisons[0].comparator, scope, builder
     ):

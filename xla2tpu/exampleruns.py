@@ -27,10 +27,13 @@ def problems(rule: Rule, rule_files: tuple[str, ...] = ()) -> list[str]:
 def of_example(example: Example, rule_files: tuple[str, ...] = ()) -> list[str]:
     """What is wrong with one example: before becomes after, and after stays."""
     after = example.before if example.after is None else example.after
-    settings = _settings(example, Mode.FIX, rule_files)
     found = []
-    for key, source in (("before", example.before), ("after", after)):
-        result = _run(source, settings)
+    for key, source, mode in (
+        ("before", example.before, Mode.FIX),
+        ("after", after, Mode.FIX),
+        ("after", after, Mode.CHECK),
+    ):
+        result = _run(source, _settings(example, mode, rule_files))
         if result.error is not None:
             return [f"{key}: {result.error}"]
         output = source if result.output is None else result.output.decode()
@@ -40,7 +43,7 @@ def of_example(example: Example, rule_files: tuple[str, ...] = ()) -> list[str]:
         if len(left) != (example.left or 0):
             told = "".join(f"\n  {line}" for line in left)
             found.append(f"{key}: leaves {len(left)} findings, not {example.left or 0}{told}")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _run(source: str, settings: Settings) -> FileResult:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -14,16 +13,15 @@ from xla2tpu.inhouse import NOTHING, PACKAGES, InHouse
 if TYPE_CHECKING:
     import ast
 
-_IMPORT_LINE = re.compile(
-    rb"^([ \t]*)(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]*)"
-    rb"|import[ \t]+([\w., \t]+))",
-    re.M,
-)
-_COLUMN_0 = re.compile(rb"^[^\s#)\]}]", re.M)
-_ALIAS = re.compile(rb"^([A-Za-z_]\w*)[ \t]*=[ \t]*(?:getattr\()?([A-Za-z_]\w*)", re.M)
 # The module, and the names taken from it with what they are bound to.
 ImportLine = tuple[str, list[tuple[str | None, str]]]
-_OPENER = re.compile(rb"(try|except|finally|if|elif|else|with)\b")
+
+_WORD = re.compile(rb"\w")
+# What may stand before `import` in its statement; the statement may share its line.
+_FROM = re.compile(rb"(?:^|[;:])[ \t\f]*from[ \t\f]*([.\w \t]+?)[ \t]*\Z")
+_START = re.compile(rb"(?:^|[;:])[ \t\f]*\Z")
+_PART = re.compile(rb"\\\r?\n|#[^\r\n]*|[()\r\n;]")
+_LONGEST = 20_000
 
 
 @dataclass(slots=True)
@@ -34,80 +32,92 @@ class Module:
     stars: list[str] = field(default_factory=list)
 
 
-def imports_at_top(data: bytes) -> bool:
-    """Whether a file imports torch_xla so that its names stand at the top of the file."""
-    return any(m.startswith("torch_xla") for m, _ in import_lines(data, everywhere=False))
+def direct_names(module: Module, in_house: InHouse = NOTHING) -> set[str]:
+    """The names at the top of a file that are torch_xla's, or of in-house packages."""
+    names = set()
+    for name, targets in module.exports.items():
+        for target in targets:
+            above, _, last = target.rpartition(".")
+            near = target.startswith(".") and in_house.imported(above or ".", last)
+            if near or target.startswith(PACKAGES) or in_house.leads(target):
+                names.add(name)
+    return names
 
 
-def direct_names(data: bytes, in_house: InHouse = NOTHING) -> set[str]:
-    """The names at the top of a file that are torch_xla's or in-house, as its imports say."""
-    names: set[str] = set()
-    for module, imported in import_lines(data, everywhere=False):
-        if module.startswith(PACKAGES):
-            names.update(local for _, local in imported)
-        else:
-            names.update(local for name, local in imported if in_house.imported(module, name))
-    # ``xm = torch_xla.core.xla_model``: an alias at the top counts as well.
-    for match in _ALIAS.finditer(data) if names else ():
-        if match[2].decode() in names:
-            names.add(match[1].decode())
-    return names - {"*"}
+def import_lines(data: bytes) -> Iterator[ImportLine]:
+    """The imports of a file by its text: the module, and names with what they are bound to.
 
-
-def import_lines(data: bytes, everywhere: bool) -> Iterator[ImportLine]:
-    """The imports of a file by their text: the module, and names with what they are bound to.
-
-    The name is None where the module itself is imported.
-
-    Without ``everywhere`` only those that bind names at the top of the file: at the start of a
-    line, or below a ``try``, ``if`` and the like that is.
+    The name is None where the module itself is imported. Wide: those in functions and in the
+    text of documentation are among them. Reading text costs a hundredth of parsing it.
     """
-    openers = _Openers(data)
-    for match in _IMPORT_LINE.finditer(data):
-        if match[1] and not everywhere and not openers.guards(match.start()):
-            continue
-        if match[2] is None:
-            for part in match[4].decode("ascii", "replace").split(","):
-                words = part.split()
-                if words:
-                    yield words[0], [(None, words[-1].split(".")[0])]
-            continue
-        text = re.sub(rb"#[^\n]*|[()\\\s]+", b" ", match[3]).decode("ascii", "replace")
-        names: list[tuple[str | None, str]] = []
-        for part in text.split(","):
-            words = part.split()
-            if words:
-                names.append((words[0], words[-1]))
-        yield match[2].decode("ascii", "replace"), names
+    at = data.find(b"import")
+    while at >= 0:
+        end = at + len(b"import")
+        if not _WORD.match(data, end):
+            yield from _statement(data, at, end)
+        at = data.find(b"import", end)
 
 
-class _Openers:
-    """Tells whether a line stands below a ``try`` or the like at the start of a line."""
+def _statement(data: bytes, at: int, end: int) -> Iterator[ImportLine]:
+    """The import statement around the word `import`, if it is one."""
+    start = max(data.rfind(b"\n", 0, at), data.rfind(b"\r", 0, at)) + 1
+    before = data[start:at]
+    while start and before.strip() == b"" and data[:start].rstrip(b"\r\n").endswith(b"\\"):
+        stop = len(data[:start].rstrip(b"\r\n")) - 1
+        start = max(data.rfind(b"\n", 0, stop), data.rfind(b"\r", 0, stop)) + 1
+        before = data[start:stop] + b" " + before
+    of = _FROM.search(before)
+    if of is None and not _START.search(before):
+        return
+    words = _rest(data, end).decode("utf-8", "replace").split(",")
+    pairs = [part.split() for part in words]
+    if of is None:
+        for part in pairs:
+            if part:
+                yield part[0], [(None, part[-1].split(".")[0] if len(part) == 1 else part[-1])]
+        return
+    module = of[1].decode("utf-8", "replace").replace(" ", "").replace("\t", "")
+    yield module, [(part[0], part[-1]) for part in pairs if part]
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.starts: list[int] | None = None
 
-    def guards(self, at: int) -> bool:
-        """Whether the last line before ``at`` that is not indented opens such a block."""
-        if self.starts is None:
-            self.starts = [m.start() for m in _COLUMN_0.finditer(self.data)]
-        index = bisect.bisect_left(self.starts, at) - 1
-        return index >= 0 and _OPENER.match(self.data, self.starts[index]) is not None
+def _rest(data: bytes, at: int) -> bytes:
+    """What an import statement names, on one line and without comments and parentheses."""
+    pieces: list[bytes] = []
+    depth, last = 0, at
+    for match in _PART.finditer(data, at, min(len(data), at + _LONGEST)):
+        pieces.append(data[last : match.start()])
+        last = match.end()
+        mark = match[0][:1]
+        if mark == b"(":
+            depth += 1
+        elif mark == b")":
+            depth -= 1
+            if depth <= 0:
+                break
+        elif mark in b"\r\n;" and depth == 0:
+            break
+        pieces.append(b" ")
+    else:
+        pieces.append(data[last : at + _LONGEST])
+    return b"".join(pieces)
 
 
-def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+def top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements that run when the module is imported, those in if, try and with too."""
     import ast
 
-    for node in body:
+    # Chains of `elif` are nested: no recursion.
+    stack = list(body)[::-1]
+    while stack:
+        node = stack.pop()
         yield node
-        for name in ("body", "orelse", "finalbody"):
-            if isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
-                yield from _top_level(getattr(node, name, []))
-        if isinstance(node, ast.Try):
-            for handler in node.handlers:
-                yield from _top_level(handler.body)
+        if isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
+            inner: list[ast.stmt] = []
+            for name in ("body", "orelse", "finalbody"):
+                inner += getattr(node, name, [])
+            if isinstance(node, ast.Try):
+                inner += [s for handler in node.handlers for s in handler.body]
+            stack += inner[::-1]
 
 
 def _note(node: ast.stmt, module: Module) -> None:
@@ -131,15 +141,27 @@ def _note(node: ast.stmt, module: Module) -> None:
                 path = f"{base}{alias.name}" if base.endswith(".") else f"{base}.{alias.name}"
                 exports.setdefault(alias.asname or alias.name, set()).add(path)
     elif isinstance(node, ast.Assign):
-        path = _path(node.value)
         for target in node.targets:
-            if isinstance(target, ast.Name):
-                if isinstance(node.value, ast.Constant) and node.value.value is None:
-                    exports.setdefault(target.id, set())
-                else:
-                    exports.setdefault(target.id, set()).update(_through(path, exports))
+            _assign(target, node.value, exports)
+    elif isinstance(node, ast.AnnAssign) and node.value is not None:
+        _assign(node.target, node.value, exports)
     elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         exports.setdefault(node.name, set()).add("")
+
+
+def _assign(target: ast.expr, value: ast.expr, exports: dict[str, set[str]]) -> None:
+    import ast
+
+    if isinstance(target, (ast.Tuple, ast.List)):
+        values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+        whole = len(values) == len(target.elts)
+        for index, element in enumerate(target.elts):
+            _assign(element, values[index] if whole else value, exports)
+    elif isinstance(target, ast.Name):
+        if isinstance(value, ast.Constant) and value.value is None:
+            exports.setdefault(target.id, set())
+        else:
+            exports.setdefault(target.id, set()).update(_through(_path(value), exports))
 
 
 def _path(node: ast.expr) -> str:
@@ -164,17 +186,6 @@ def _through(path: str, exports: dict[str, set[str]]) -> set[str]:
 
 def exports_of(data: bytes) -> Module | None:
     """The names at the top of a module's source, None where it is not valid Python."""
-    if b"torch_xla" not in data or not imports_at_top(data):
-        # It can only hand names on: its import lines tell all, at a hundredth of the cost.
-        module = Module()
-        for base, names in import_lines(data, everywhere=False):
-            for name, local in names:
-                if name == "*":
-                    module.stars.append(base)
-                elif name is not None:
-                    path = f"{base}{name}" if base.endswith(".") else f"{base}.{name}"
-                    module.exports.setdefault(local, set()).add(path)
-        return module
     import ast
 
     try:
@@ -184,6 +195,6 @@ def exports_of(data: bytes) -> Module | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     module = Module()
-    for node in _top_level(tree.body):
+    for node in top_level(tree.body):
         _note(node, module)
     return module

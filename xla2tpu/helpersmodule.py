@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import ast
+import os
+from collections.abc import Iterator
 
+from xla2tpu.exports import top_level
 from xla2tpu.rules import RuleSet
 
 _HEAD = '"""Small helpers that the move from PyTorch/XLA to TorchTPU needs."""\n'
+
+
+def file_of(root: str, module: str) -> str:
+    """The file of the module, whether it is there or not: in the package's layout, or in ``src``.
+
+    A package of that name holds the helpers in its ``__init__.py``.
+    """
+    base = os.path.join(root, "src") if os.path.isdir(os.path.join(root, "src")) else root
+    if os.path.isdir(os.path.join(root, module.split(".")[0])):
+        base = root
+    place = os.path.join(base, *module.split("."))
+    if os.path.isfile(os.path.join(place, "__init__.py")):
+        return os.path.join(place, "__init__.py")
+    return f"{place}.py"
 
 
 def updated(data: bytes, names: list[str], rules: RuleSet) -> bytes:
@@ -17,14 +34,12 @@ def updated(data: bytes, names: list[str], rules: RuleSet) -> bytes:
     text = data.decode("utf-8")
     there: set[str] = set()
     imports: set[str] = set()
-    for node in ast.parse(text).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            there.add(node.name)
-            if node.name in names and not _is_helper(node, rules):
-                raise ValueError(
-                    f"line {node.lineno}: another {node.name} stands there; rename it first"
-                )
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+    for node in top_level(ast.parse(text).body):
+        for name in _bound(node):
+            there.add(name)
+            if name in names and not _is_helper(node, rules):
+                raise ValueError(f"line {node.lineno}: another {name} stands there; rename it")
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and node.col_offset == 0:
             imports.add(ast.unparse(node))
     missing = [n for n in names if n not in there]
     if not missing:
@@ -44,8 +59,22 @@ def updated(data: bytes, names: list[str], rules: RuleSet) -> bytes:
     return f"{head}{''.join(lines[at:]).rstrip()}\n\n\n{body}".encode()
 
 
-def _is_helper(node: ast.FunctionDef | ast.ClassDef, rules: RuleSet) -> bool:
+def _bound(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement binds, without those inside it."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield node.name
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from (alias.asname or alias.name.split(".")[0] for alias in node.names)
+    elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For, ast.With)):
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                yield inner.id
+
+
+def _is_helper(node: ast.stmt, rules: RuleSet) -> bool:
     """Whether a definition is the helper of its name, whatever was done to its body."""
+    if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return False
     return ast.get_docstring(node) == rules.helpers[node.name].doc
 
 

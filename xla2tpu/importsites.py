@@ -7,6 +7,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from xla2tpu.imports import Group
+from xla2tpu.inhouse import is_torch_xla
 from xla2tpu.model import Applicability
 from xla2tpu.nodes import dotted
 from xla2tpu.rules import RuleSet
@@ -27,9 +28,11 @@ class ImportSites:
         groups: list[Group],
         pinned: Callable[[str], bool],
         is_package: bool,
+        quoted: Callable[[Group], bool],
     ) -> None:
         self.tree, self.rules, self.groups = tree, rules, groups
-        self.pinned, self.is_package = pinned, is_package
+        self.pinned, self.is_package, self.quoted = pinned, is_package, quoted
+        self.in_house = rules.in_house
         self.ours = {id(b.statement) for g in groups if g.torch_xla for b in g.bindings}
         self.none_names = {g.name for g in groups if g.torch_xla}
 
@@ -49,7 +52,7 @@ class ImportSites:
                 found.extend(self._unused(group))
         for star, scope in self.tree.stars:
             path = dotted(star.module) if star.module is not None and not star.relative else None
-            if path and path.split(".")[0] in ("torch_xla", "torch_xla_py"):
+            if path and (is_torch_xla(path) or self.in_house.leads(path)):
                 site = Site(self.rules.rules[STAR], path, star, star, scope, "import", counts=False)
                 site.refuse("star-import")
                 found.append(site)
@@ -87,6 +90,9 @@ class ImportSites:
             return sites
         if not kinds <= {"import", "from", "none", "declared"}:
             site.refuse("ambiguous-binding")
+            return sites
+        if self.quoted(group):
+            site.refuse("annotation")
             return sites
         site.reason, site.change = None, Change()
         site.applicability = Applicability.SAFE

@@ -71,7 +71,7 @@ class InHouse(NamedTuple):
         if not self:
             return False
         if module.startswith("."):
-            return (name or module.rpartition(".")[2]) in _words(self)
+            return not {name, module.rpartition(".")[2]}.isdisjoint(_words(self))
         return self.leads(module if name in (None, "*") else f"{module}.{name}")
 
     def mentioned(self, data: bytes) -> bool:

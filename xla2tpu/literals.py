@@ -58,6 +58,7 @@ class Literals:
             if site is not None:
                 found.append(site)
         found.extend(self._guards())
+        found.extend(self._keywords())
         if self.uses_torch_xla:
             found.extend(self._is_xla())
         return found
@@ -188,6 +189,9 @@ class Literals:
         if site.reason is not None:
             site.refuse(site.reason)
             site.blocks = site.reason != "user-option"
+        around = self.builder.sites.get(id(self._argument_of(node)))
+        if around is not None and site.fixable:
+            site.follows = [around]  # a call that stays keeps its device
         return site
 
     def _formatted(self, node: cst.FormattedStringText, scope: Scope) -> Site | None:
@@ -235,6 +239,32 @@ class Literals:
             site.refuse(site.reason)
             site.blocks = environment.blocks(value)
         return site
+
+    def _keywords(self) -> Iterator[Site]:
+        """Variables that are set as keywords: ``os.environ.update(PJRT_DEVICE="TPU")``."""
+        for name in ("os", "environ"):
+            for load, scope in self.tree.loads.get(name, []):
+                node: cst.CSTNode = load
+                while isinstance(up := self.tree.parent(node), cst.Attribute):
+                    node = up
+                parent = self.tree.parent(node)
+                if isinstance(parent, cst.Arg):
+                    parent = self.tree.parent(parent)
+                if not isinstance(parent, cst.Call):
+                    continue
+                callee = self.builder.callee(parent, scope)
+                if callee not in ("os.environ.update", "builtins.dict"):
+                    continue
+                for arg in parent.args:
+                    variable = arg.keyword.value if arg.keyword is not None else ""
+                    rule = self.by_detector.get(environment.detector(variable))
+                    if rule is None or not environment.is_variable(variable):
+                        continue
+                    assert arg.keyword is not None
+                    site = Site(rule, variable, arg.keyword, arg, scope, "string", counts=False)
+                    site.refuse(environment.reason(variable))
+                    site.blocks = environment.blocks(variable)
+                    yield site
 
     def _is_xla(self) -> Iterator[Site]:
         """``tensor.is_xla``: False for every tensor once torch_xla is gone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import libcst as cst
 
@@ -14,6 +14,7 @@ from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
 from xla2tpu.names import Names
 from xla2tpu.rules import Api, Case, RuleSet
+from xla2tpu.scopes import Binding
 from xla2tpu.signatures import bind_api, parse
 from xla2tpu.sites import Change, Reference, Site
 from xla2tpu.template import compile_template
@@ -58,6 +59,7 @@ class Matcher:
                 self._choose(site, reference, by_expression, by_node)
             if "()." in site.path:
                 site.makers = self._makers(site, by_expression)
+        self._module_aliases(sites)
         patched = {s.path for s in sites if s.reason == "store-or-delete"}
         for node, _ in self.tree.strings:
             if isinstance(node, cst.SimpleString) and isinstance(node.evaluated_value, str):
@@ -69,6 +71,24 @@ class Matcher:
                 site.refuse("store-or-delete")
         self.builder.naming.vacated = lambda name: self._is_vacated(name, sites)
         return sites
+
+    def _module_aliases(self, sites: list[Site]) -> None:
+        """``ym = xm`` goes with the last use of ``ym``."""
+        for site in sites:
+            parent = self.tree.parent(site.node)
+            if site.rule.code != MODULE_RULE or not isinstance(parent, cst.Assign):
+                continue
+            names = {t.target.value for t in parent.targets if isinstance(t.target, cst.Name)}
+            if len(names) != len(parent.targets):
+                continue
+            uses = [s for s in sites if s is not site and s.root and s.root.value in names]
+            if not uses:
+                continue
+            site.reason, site.case = None, None
+            site.change = Change(with_import=True)
+            site.applicability = Applicability.SAFE
+            site.follows = uses
+            site.fix_title = "Goes with the last use of the name"
 
     def _patched(self, site: Site) -> str | None:
         """The name that ``setattr(xm, "name", ...)`` and the like put something else into."""
@@ -128,6 +148,15 @@ class Matcher:
             return "store-or-delete"
         return None
 
+    def _is_spelled_out(self, node: cst.CSTNode) -> bool:
+        """Whether the text of an expression is printed too, as by ``f"{xm.get_ordinal()=}"``."""
+        for above in self.tree.ancestors(node):
+            if isinstance(above, cst.FormattedStringExpression):
+                return above.equal is not None
+            if isinstance(above, (cst.BaseStatement, cst.BaseSmallStatement)):
+                return False
+        return False
+
     # -- cases -------------------------------------------------------------------------------
 
     def _choose(
@@ -183,6 +212,8 @@ class Matcher:
             site.refuse(obstacle)
             return
         site.applicability = case.applicability
+        if self._is_spelled_out(site.node):
+            site.applicability = Applicability.UNSAFE
         if case.action == "keep":
             self._follow_maker(site, by_expression)
 
@@ -259,17 +290,35 @@ class Matcher:
 
     def _follow_alias(self, site: Site, reference: Reference, by_node: dict[int, Site]) -> None:
         """A call of ``mark`` after ``mark = xm.mark_step`` is mended where the alias is made."""
+        makers = self._where_made(reference.meaning.bindings, by_node, set())
+        if makers is None:
+            site.refuse("ambiguous-binding")
+        else:
+            self._depend(site, makers)
+
+    def _where_made(
+        self, bindings: Iterable[Binding], by_node: dict[int, Site], seen: set[int]
+    ) -> list[Site] | None:
+        """The references that an alias stands for, through aliases of it too.
+
+        None where one of the bindings is an import.
+        """
         makers: list[Site] = []
-        for binding in reference.meaning.bindings:
-            if binding.kind == "assign" and binding.value is not None:
-                inside = [
-                    s for k, s in by_node.items() if self.tree.is_within(s.node, binding.value)
-                ]
+        for binding in bindings:
+            value = binding.value
+            if binding.kind == "assign" and value is not None and id(value) not in seen:
+                seen.add(id(value))
+                inside = [s for s in by_node.values() if self.tree.is_within(s.node, value)]
+                if not inside:
+                    further = self.names.expression(value, binding.scope).bindings
+                    more = self._where_made(further, by_node, seen)
+                    if more is None:
+                        return None
+                    inside = more
                 makers.extend(inside)
             elif binding.path is not None:
-                site.refuse("ambiguous-binding")
-                return
-        self._depend(site, makers)
+                return None
+        return makers
 
     def _follow_maker(self, site: Site, by_expression: dict[int, Site]) -> None:
         """A method of a value is mended where the value is made."""

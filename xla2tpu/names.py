@@ -46,6 +46,7 @@ class Names:
     None; ``known`` tells whether a dotted path is a torch_xla name that some rule covers,
     ``local`` whether an import path is a module of the project, ``is_module`` whether a
     torch_xla path is a module. The names ``in_house`` are followed as torch_xla's are.
+    ``doubtful`` tells whether a path of the project leads to other things as well.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class Names:
         local: Callable[[str], bool],
         is_module: Callable[[str], bool],
         in_house: InHouse = NOTHING,
+        doubtful: Callable[[str], bool] = lambda path: False,
     ) -> None:
         self.tree = tree
         self.in_house = in_house
+        self.is_doubtful = doubtful
         self._external = external
         self._known = known
         self.is_local = local
@@ -110,7 +113,10 @@ class Names:
         if scope.owner("getattr") is not None or not isinstance(literal, cst.SimpleString):
             return None
         base = self.expression(node.args[0].value, scope)
-        if not self.is_ours(base.path) or not isinstance(literal.evaluated_value, str):
+        known = base.path is not None and (
+            self.is_ours(base.path) or self.in_house.leads(base.path) or self.is_local(base.path)
+        )
+        if not known or not isinstance(literal.evaluated_value, str):
             return None
         return self._joined(base, literal.evaluated_value)
 
@@ -132,9 +138,8 @@ class Names:
         if base.path is None:
             return UNKNOWN
         path = f"{base.path}.{attribute}"
-        return Meaning(
-            self.canonical(path) or path, base.ambiguous, False, base.bindings, base.star
-        )
+        doubtful = base.ambiguous or self.is_doubtful(path)
+        return Meaning(self.canonical(path) or path, doubtful, False, base.bindings, base.star)
 
     def canonical(self, path: str) -> str | None:
         """The torch_xla path that a path through project files leads to, None for none."""
@@ -152,7 +157,7 @@ class Names:
             if found is None:
                 continue
             if not self.is_ours(path):
-                return Meaning(found)
+                return Meaning(found, self.is_doubtful(path))
             if self._known(found) and name not in _BUILTINS:
                 return Meaning(found, star=True)
         return Meaning(f"builtins.{name}") if name in _BUILTINS else UNKNOWN
@@ -186,7 +191,8 @@ class Names:
 
     def _of_binding(self, binding: Binding) -> Meaning:
         if binding.path is not None:
-            return Meaning(self.canonical(binding.path) or binding.path)
+            doubtful = self.is_doubtful(binding.path)
+            return Meaning(self.canonical(binding.path) or binding.path, doubtful)
         if binding.kind == "assign" and binding.value is not None:
             return self.expression(binding.value, binding.scope)
         return UNKNOWN

@@ -96,6 +96,28 @@ class Naming:
         return name, f"{text} as {name}"
 
     @functools.cached_property
+    def guarded_torch(self) -> cst.CSTNode | None:
+        """The import of torch, where the file has it only ``if is_torch_available():``."""
+        found: cst.CSTNode | None = None
+        for binding in self.tree.root.bindings.get("torch", []):
+            if binding.path != "torch" or binding.statement is None:
+                return None
+            found = binding.statement
+            tests = [a.test for a in self.tree.ancestors(found) if isinstance(a, cst.If)]
+            # What asks for torch: any other condition has nothing to do with its being there.
+            if not any("torch" in self.tree.source(test).lower() for test in tests):
+                return None
+        return found
+
+    @functools.cached_property
+    def _torch_guard(self) -> cst.CSTNode | None:
+        """The suite with the import of torch, where that is under a condition."""
+        if self.guarded_torch is None:
+            return None
+        above = self.tree.ancestors(self.guarded_torch)
+        return next((a for a in above if isinstance(a, cst.IndentedBlock)), None)
+
+    @functools.cached_property
     def _imported(self) -> list[Binding]:
         kinds = ("import", "from")
         return [b for b in self.tree.bindings if b.kind in kinds and b.path is not None]
@@ -122,6 +144,8 @@ class Naming:
     def _is_certain(self, binding: Binding, scope: Scope) -> bool:
         """Whether an import has run whenever the place is reached."""
         for above in self.tree.ancestors(binding.node):
+            if above is self._torch_guard:
+                break  # torch itself is there only then, and nothing runs without it
             if isinstance(above, (cst.If, cst.For, cst.While, cst.Match, cst.With)):
                 return False
             if isinstance(above, (cst.FunctionDef, cst.ClassDef)):

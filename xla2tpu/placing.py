@@ -69,7 +69,7 @@ class _Placer:
         ]  # fmt: skip
         first_use = min((u for u in uses if u is not None), default=None)
         edits: list[Text] = []
-        module = self.plan.builder.settings.helpers_module
+        module = self.plan.builder.naming.helpers_module
         if helpers and module:
             for text in self._from_module(module, sorted(helpers)):
                 self._note(here, text, first_use)
@@ -147,11 +147,14 @@ class _Placer:
     def _at_top(self, here: dict[str, int | None]) -> list[Text]:
         places: dict[int, list[tuple[str, bool]]] = {}
         ordered = sorted(here.items(), key=lambda i: (not _is_stdlib(i[0]), _sort_key(i[0])))
+        guarded = self._guarded(ordered)
+        beside = {text.strip() for text, _ in guarded}
+        ordered = [i for i in ordered if i[0] not in beside]
         for text, use in ordered:
             at, after_blank = self._place(text, use)
             places.setdefault(at, []).append((text, after_blank))
-        edits = []
         newline = self.plan.newline
+        edits = [Text(at, at, text + newline, 1) for text, at in guarded]
         for at, texts in places.items():
             content = ""
             for index, (text, _) in enumerate(texts):
@@ -166,6 +169,27 @@ class _Placer:
                 content = newline + content
             edits.append(Text(at, at, content, 1))
         return edits
+
+    def _guarded(self, ordered: list[tuple[str, int | None]]) -> list[tuple[str, int]]:
+        """The imports that go beside a torch that is imported under a condition, and where.
+
+        The file can be imported without torch, and has to stay so.
+        """
+        beside = self.plan.builder.naming.guarded_torch
+        if beside is None:
+            return []
+        line = self.tree.parent(beside)
+        index = next(i for i, n in enumerate(self.body) if self.tree.is_within(beside, n))
+        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+            return []
+        start = self.tree.span(line)[0]
+        indent = self.plan.indent_at(start, line)
+        at = self._after_node(line)
+        return [
+            (indent + text, at)
+            for text, use in ordered
+            if _package(text) == "torch" and (use is None or use > index)
+        ]
 
     def _place(self, text: str, use: int | None) -> tuple[int, bool]:
         """Where one import statement goes, and whether a blank line has to follow it."""
@@ -259,7 +283,10 @@ class _Placer:
         return self.tree.source(self.body[index])
 
     def _after(self, index: int) -> int:
-        start, end = self.tree.span(self.body[index])
+        return self._after_node(self.body[index])
+
+    def _after_node(self, node: cst.CSTNode) -> int:
+        start, end = self.tree.span(node)
         return self.lines.end(
             max(start, end - 1) if self.tree.text[end - 1 : end] in "\r\n" else end
         )
@@ -275,6 +302,11 @@ class _Placer:
         return len(self.tree.text)
 
     def _in_place(self, text: str, host: cst.CSTNode) -> Text:
+        for above in self.tree.ancestors(host):
+            if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+                break
+            if isinstance(above, cst.BaseCompoundStatement) and self.vanished.has(above):
+                host = above  # the block around the import makes way as a whole
         start = self.tree.span(host)[0]
         line = self.lines.start(start)
         indent = self.plan.indent_at(start, host)

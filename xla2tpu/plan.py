@@ -43,7 +43,8 @@ class Assembly:
 
 
 class Plan:
-    """Assembles edits for one file. ``pinned`` are names at the top that others import."""
+    """Assembles edits for one file. ``pinned`` are torch_xla's names at the top that
+    others import, ``taken`` any other names there."""
 
     def __init__(
         self,
@@ -51,12 +52,13 @@ class Plan:
         builder: Builder,
         sites: list[Site],
         pinned: Callable[[str], bool],
+        taken: Callable[[str], bool],
         keeps_imports: bool,
     ) -> None:
         self.tree, self.builder, self.sites = tree, builder, sites
         self.lines = Lines(tree.text)
         self.groups = groups_of(tree, builder.names)
-        self.pinned = pinned
+        self.pinned, self.taken = pinned, taken
         self.keeps_imports = keeps_imports
         self.newline = builder.newline
         self.layout = Layout(tree, self.lines, builder.unit)
@@ -69,6 +71,10 @@ class Plan:
             if id(node) in tree.annotations and isinstance(node, cst.SimpleString)
             for name in re.findall(r"[A-Za-z_]\w*", node.value)
         }
+
+    def is_quoted(self, group: Group) -> bool:
+        """Whether an annotation in quotes uses an imported name."""
+        return (id(group.scope), group.name) in self.quoted
 
     # -- which sites, which statements -----------------------------------------------------
 
@@ -202,7 +208,7 @@ class Plan:
     ) -> bool:
         if group.name in uses and not group.torch_xla:
             return False
-        if group.fixed or (id(group.scope), group.name) in self.quoted:
+        if group.fixed or self.is_quoted(group):
             return False
         if not (group.loads or group.torch_xla):
             return False
@@ -220,7 +226,9 @@ class Plan:
                 return group.site in active
             return bool(group.loads)
         touched = any(vanished.has(b.node) for b in group.bindings)
-        return bool(group.loads) and not touched and not (group.top and self.keeps_imports)
+        if not group.loads or touched or (group.top and self.keeps_imports):
+            return False
+        return not (group.top and self.taken(group.name))
 
     def _may_swap(self, guard: Site, vanished: Vanished, active: set[Site]) -> bool:
         """Whether a guard's imports may make way for torch_tpu: nothing uses their names now."""

@@ -10,6 +10,7 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from xla2tpu.exports import ImportLine, Module, direct_names, exports_of, import_lines
 from xla2tpu.inhouse import NOTHING, PACKAGES, InHouse, is_torch_xla
@@ -126,6 +127,16 @@ def forget() -> None:
     _packages_used_in.cache_clear()
 
 
+class Lead(NamedTuple):
+    """Where a name leads to: a torch_xla path or None; ``doubtful`` if elsewhere too."""
+
+    path: str | None
+    doubtful: bool = False
+
+
+_NOWHERE = Lead(None)
+
+
 class Project:
     """Reads the files below ``root`` for names; ``buffers`` overrides files by unsaved text.
 
@@ -147,12 +158,16 @@ class Project:
         self._modules: dict[str, Module | None] = {}
         self._files: dict[tuple[str, str], str | None] = {}
         self._meant: dict[tuple[str, str], str | None] = {}
-        self._answers: dict[tuple[str, str], str | None] = {}
+        self._answers: dict[tuple[str, str], Lead] = {}
+        self._busy: set[tuple[str, str]] = set()
+        self._taken: dict[str, frozenset[str]] = {}
+        # The files that were searched for names, and those of them that have any.
+        self._searched: frozenset[str] = frozenset()
         self._leads: dict[str, frozenset[str]] = {}
         self._importers: dict[str, dict[str, set[str]]] = {}
         self._plain: dict[str, bool] = {}
         self._handing: list[str] = []
-        self._handing_set: frozenset[str] | None = None
+        self._handing_set: frozenset[str] = frozenset()
         self._lines: dict[str, tuple[bytes, list[ImportLine]]] = {}
         self._listings: dict[str, frozenset[str]] = {}
         self._names: frozenset[str] = frozenset()
@@ -272,21 +287,28 @@ class Project:
 
     def canonical(self, path: str, importer: str) -> str | None:
         """The torch_xla path behind a dotted path as ``importer`` writes it, None for none."""
+        return self._answer(path, importer).path
+
+    def is_doubtful(self, path: str, importer: str) -> bool:
+        """Whether a path leads to torch_xla on some ways and to something else on others."""
+        return self._answer(path, importer).doubtful
+
+    def _answer(self, path: str, importer: str) -> Lead:
         if is_torch_xla(path) or self.in_house.covers(path):
-            return path
+            return Lead(path)
         if self._hints is not None and self._names.isdisjoint(path.split(".")):
-            return None
+            return _NOWHERE
         key = (path, os.path.dirname(importer))
         if key not in self._answers:
-            self._answers[key] = None  # stops import cycles
+            self._answers[key] = _NOWHERE  # stops import cycles
             self._answers[key] = self._lead(path, importer)
         return self._answers[key]
 
-    def _lead(self, path: str, importer: str) -> str | None:
+    def _lead(self, path: str, importer: str) -> Lead:
         dots = len(path) - len(path.lstrip("."))
         parts = path.lstrip(".").split(".")
         if not dots and self.module_file(parts[0], importer) is None:
-            return None
+            return _NOWHERE
         for length in range(len(parts) - 1, -1, -1):
             module = "." * dots + ".".join(parts[:length])
             if not module:
@@ -295,14 +317,13 @@ class Project:
             if file is None:
                 continue
             if not file.endswith(".py"):
-                return None
+                return _NOWHERE
             if self.in_house:
                 whole = ".".join([self._dotted(file), *parts[length:]])
                 if self.in_house.covers(whole):
-                    return whole
-            targets = self._exported(file, parts[length], parts[length + 1 :])
-            return targets.pop() if len(targets) == 1 else None
-        return None
+                    return Lead(whole)
+            return self._exported(file, parts[length], parts[length + 1 :])
+        return _NOWHERE
 
     def _dotted(self, file: str) -> str:
         """The absolute dotted name of a module of the project."""
@@ -313,23 +334,32 @@ class Project:
             parts.insert(0, name)
         return ".".join(parts)
 
-    def _exported(self, file: str, name: str, rest: list[str]) -> set[str]:
-        """The torch_xla paths behind ``name.rest`` of a file; empty unless all lead there."""
+    def _exported(self, file: str, name: str, rest: list[str]) -> Lead:
+        """Where ``name.rest`` of a file leads to."""
         module = self.module(file)
-        if module is None:
-            return set()
-        found: set[str] = set()
-        for target in module.exports.get(name, ()):
-            led = self.canonical(".".join([target, *rest]), file) if target else None
-            found.add(led or "")
-        if name not in module.exports:
-            for star in module.stars:
-                whole = ".".join([name, *rest])
-                led = self.canonical(f"{star}{'' if star.endswith('.') else '.'}{whole}", file)
-                # A star import of torch_xla itself hides its names: they are not followed.
-                if led is not None and not star.startswith(PACKAGES):
-                    found.add(led)
-        return found if "" not in found else set()
+        # `from .name import name` where there is no such module leads back to itself.
+        if module is None or (file, name) in self._busy:
+            return _NOWHERE
+        self._busy.add((file, name))
+        try:
+            leads = [
+                self._answer(".".join([target, *rest]), file) if target else _NOWHERE
+                for target in module.exports.get(name, ())
+            ]
+            if name not in module.exports:
+                for star in module.stars:
+                    # A star import of torch_xla itself hides its names: they are not followed.
+                    if not star.startswith(PACKAGES):
+                        join = "" if star.endswith(".") else "."
+                        led = self._answer(f"{star}{join}{'.'.join([name, *rest])}", file)
+                        leads += [led] if led.path is not None else []
+        finally:
+            self._busy.discard((file, name))
+        paths = {lead.path for lead in leads}
+        known = sorted(path for path in paths if path is not None)
+        if not known:
+            return _NOWHERE
+        return Lead(known[0], len(paths) > 1 or any(lead.doubtful for lead in leads))
 
     def module(self, file: str) -> Module | None:
         """The names at the top of a file, None where they cannot be read."""
@@ -338,6 +368,8 @@ class Project:
         return self._modules[file]
 
     def _read_module(self, file: str) -> Module | None:
+        if file in self._searched and not self.may_lead(file):
+            return None  # it has none of the names that lead anywhere
         data = self.read(file)
         return exports_of(data) if data is not None and b"import" in data else None
 
@@ -348,7 +380,7 @@ class Project:
         if b"import" not in data:
             return False
         importer = os.path.abspath(path)
-        for module, names in import_lines(data, everywhere=True):
+        for module, names in import_lines(data):
             for name, _ in names:
                 if name is None:
                     found = self._uses_module(module, importer, data)
@@ -401,7 +433,8 @@ class Project:
         file = self.module_of(module, importer)
         if file is None or not file.endswith(".py"):
             return False
-        return any(b"." + name.encode() in data for name in self._leading(file))
+        forms = (b".%b", b'"%b"', b"'%b'")
+        return any(f % name.encode() in data for name in self._leading(file) for f in forms)
 
     def _leading(self, file: str) -> frozenset[str]:
         """The names at the top of a file that lead to torch_xla."""
@@ -415,7 +448,9 @@ class Project:
                     if inner is not None:
                         names |= self._leading(inner)
                 self._leads[file] = frozenset(
-                    n for n in names if self._exported(file, n, []) or self._hands_module(file, n)
+                    n
+                    for n in names
+                    if self._exported(file, n, []).path or self._hands_module(file, n)
                 )
         return self._leads[file]
 
@@ -438,6 +473,7 @@ class Project:
         if self._hints is None:
             names: set[str] = set()
             stems: set[str] = set()
+            sources: set[str] = set()
             files = list(self.python_files())
             for file in files:
                 if self._plain.get(file):
@@ -445,10 +481,11 @@ class Project:
                 data = self.read(file)
                 if data is None or not self._may_bind(data):
                     continue
-                direct = direct_names(data, self.in_house)
+                direct = self._direct(file, data)
                 if direct:
                     names |= direct
                     stems.add(_stem(file))
+                    sources.add(file)
             known = -1
             tried: set[str] = set()
             holding: set[str] = set()
@@ -464,16 +501,30 @@ class Project:
                     if f in holding and self._hands_on(f, names, stems, _words(names))
                 ]  # fmt: skip
             self._names = frozenset(names)
-            self._texts.clear()
+            self._handing_set = frozenset(self._handing) | sources
+            self._searched = frozenset(files)
+            self._modules = {f: m for f, m in self._modules.items() if f in self._handing_set}
             self._hints = tuple(os.fsencode(s) for s in sorted(stems)), _words(names)
         return self._hints
 
     def may_lead(self, path: str) -> bool:
         """Whether a file holds what `hints` asks for: cheaper than `leads_somewhere`, and wider."""
         self.hints()
-        if self._handing_set is None:
-            self._handing_set = frozenset(self._handing)
         return os.path.abspath(path) in self._handing_set
+
+    def _direct(self, file: str, data: bytes) -> set[str]:
+        """The names at the top of a file that lead out of the project to what is followed."""
+        wide = {
+            local
+            for module, imported in import_lines(data)
+            for name, local in imported
+            if module.startswith(PACKAGES) or self.in_house.imported(module, name)
+        }
+        if not wide:
+            return wide
+        module = self.module(file)
+        # What does not parse is read by its text.
+        return wide - {"*"} if module is None else direct_names(module, self.in_house)
 
     def _holds(self, file: str, marks: list[bytes]) -> bool:
         data = self.read(file)
@@ -485,18 +536,53 @@ class Project:
         """Whether a file may import the names; adds those that it binds at its top."""
         data = self.read(file) or b""
         named = any(n.encode() in data for n in names) and pattern.search(data) is not None
-        # A package may hand on a module under a name, without naming anything in it.
-        if not named and os.path.basename(file) != "__init__.py":
-            return False
-        for module, imported in import_lines(data, everywhere=False):
+        brought: set[str] = set()
+        modules: set[str] = set()
+        for module, imported in import_lines(data):
+            last = module.rpartition(".")[2]
             for name, local in imported:
-                last = module.rpartition(".")[2]
-                whole = last in stems and name in (None, "*")
-                beside = not last and name in stems
-                if name in names or whole or beside:
-                    names.update({local} if name in names else ())
-                    stems.update({_stem(file), local} - {"*"})
-        return named
+                if name in names or (name == "*" and last in stems):
+                    brought.add(local)
+                elif name in stems or (name is None and last in stems):
+                    # A module that is handed on is known by a name of its own from here.
+                    modules.add(local)
+        if brought and named:
+            names |= self._bound_from(file, names, brought) - {"*"}
+        if modules or (brought and named):
+            stems |= {_stem(file), *modules}
+        return named or bool(modules)
+
+    def _bound_from(self, file: str, names: set[str], brought: set[str]) -> set[str]:
+        """The names at the top of a file that are bound through others: by import or alias."""
+        module = self.module(file)
+        if module is None:
+            return brought
+        return brought | {
+            name
+            for name, targets in module.exports.items()
+            if any(not names.isdisjoint(target.split(".")) for target in targets)
+        }
+
+    def taken(self, file: str) -> frozenset[str]:
+        """The names that other files take from the top of ``file``, whatever they are.
+
+        ``*`` is among them where a file takes all of them.
+        """
+        real = os.path.abspath(file)
+        if real not in self._taken:
+            found: set[str] = set()
+            stem = os.fsencode(_stem(real))
+            for path in self.python_files():
+                data = self.read(path)
+                if data is not None and stem in data and path != real:
+                    found |= self.names_from(real, path, data)
+                    if any(
+                        ("*", "*") in names and self.module_file(module, path) == real
+                        for module, names in self._import_lines(path, data)
+                    ):
+                        found.add("*")
+            self._taken[real] = frozenset(found)
+        return self._taken[real]
 
     def _note_imports(self, path: str, real: str) -> None:
         for name in self.names_from(real, path, self.read(path) or b""):
@@ -534,13 +620,18 @@ class Project:
         """The imports of a file, read once for each text of it."""
         kept = self._lines.get(path)
         if kept is None or kept[0] != data:
-            kept = self._lines[path] = data, list(import_lines(data, everywhere=True))
+            kept = self._lines[path] = data, list(import_lines(data))
         return kept[1]
 
     def _attributes(self, data: bytes, local: str, base: str, real: str, path: str) -> set[str]:
         """The names taken from ``real`` through ``local``, which stands for ``base``."""
         found: set[str] = set()
-        if self.module_of(base, path) is None or local.encode() + b"." not in data:
+        if self.module_of(base, path) is None:
+            return found
+        if self.module_of(base, path) == real:
+            asked = rb"\bgetattr\(\s*" + local.encode() + rb"\s*,\s*[\"'](\w+)[\"']"
+            found |= {m[1].decode() for m in re.finditer(asked, data)}
+        if local.encode() + b"." not in data:
             return found
         for uses in _chains(local, data):
             parts = uses.decode().strip(".").split(".")

@@ -254,7 +254,10 @@ def _load(extra: tuple[str, ...]) -> RuleSet:
                 else:
                     _add(rules, _rule(document, path, family))
     for path in extra:
-        for document in _documents(path):
+        documents = _documents(path)
+        if not documents:
+            raise RuleError(f"{path}: there is no rule in it")
+        for document in documents:
             _add(rules, _rule(document, path, USER_FAMILY))
     own = InHouse.of(a for r in rules.values() if r.family == USER_FAMILY for a in r.apis)
     # The rules about torch_xla come first.
@@ -368,7 +371,7 @@ class _Reader:
 
 def _rule(document: Any, path: str, family: str) -> Rule:
     code = document.get("code") if isinstance(document, dict) else None
-    read = _Reader(path, str(code))
+    read = _Reader(path, str(code) if code is not None else "a rule without a code")
     data = read.mapping(document, _RULE_KEYS, "rule", sorted(_RULE_NEEDS))
     if not isinstance(code, str) or not _CODE.match(code):
         read.fail("code", f"must be {' or '.join(FAMILIES)} and three digits")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
@@ -237,10 +237,15 @@ class References:
             # A module of the project: climb until the path leads into torch_xla.
             while not self.names.is_ours(path):
                 parent = self.tree.parent(node)
-                if not (isinstance(parent, cst.Attribute) and parent.value is node):
+                looked_up = self._looked_up(node, scope)
+                if isinstance(parent, cst.Attribute) and parent.value is node:
+                    node, path = parent, f"{path}.{parent.attr.value}"
+                elif looked_up is not None:
+                    node, path = looked_up
+                else:
                     return
-                node = parent
-                path = f"{path}.{parent.attr.value}"
+                if self.names.is_doubtful(path):
+                    meaning = replace(meaning, ambiguous=True)
                 path = self.names.canonical(path) or path
             aliased = False
         self._climb(node, path, meaning, scope, name, aliased, found)

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(os, "execv", execv)
     monkeypatch.setattr(os, "name", "posix")
     monkeypatch.setattr(os, "environ", dict(os.environ, PYTHONPATH="mine"))
-    monkeypatch.setattr(launch, "find_spec", lambda name: object())
+    monkeypatch.setattr(launch, "version", lambda name: "2.13.0+cpu")
     return monkeypatch
 
 
@@ -137,7 +138,7 @@ def test_steps_aside_for_a_tpu(
     with pytest.raises(Started) as caught:
         launch.main(["train.py", "--x"])
     assert caught.value.args[-2:] == ("train.py", "--x")
-    assert "this host has 4 TPU(s): the program runs on torch_tpu" in capsys.readouterr().err
+    assert "this host has 4 TPU(s): it is left to torch_tpu" in capsys.readouterr().err
     assert os.environ["PYTHONPATH"] == "mine"
 
 
@@ -152,8 +153,14 @@ def test_environment_of_the_program(started: pytest.MonkeyPatch) -> None:
 
 
 def test_without_torch(started: pytest.MonkeyPatch) -> None:
-    started.setattr(launch, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match="torch is not installed; pip install 'xla2tpu"):
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    started.setattr(launch, "version", missing)
+    with pytest.raises(SystemExit, match="which is not installed; pip install 'xla2tpu"):
+        launch.main(["train.py"])
+    started.setattr(launch, "version", lambda name: "2.9.1")
+    with pytest.raises(SystemExit, match=r"needs torch 2\.11 or newer, not 2\.9\.1"):
         launch.main(["train.py"])
 
 

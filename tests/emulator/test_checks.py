@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+    None in map(importlib.util.find_spec, ("torch", "numpy")),
+    reason="torch and numpy are not installed",
 )
 
 CHECKS = Path(__file__).parent / "checks"

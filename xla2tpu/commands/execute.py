@@ -28,7 +28,7 @@ def execute(
 ) -> NoReturn:
     """Run, report, and exit; a failure of the tool itself has the exit status 2 as well."""
     try:
-        with _ending_cleanly():
+        with ending_cleanly():
             status = _run(request, common, stdin, stdin_filename)
     except KeyboardInterrupt:
         click.echo("xla2tpu: interrupted", err=True)
@@ -227,7 +227,7 @@ def _progress(total: int) -> Progress:
 
 
 @contextlib.contextmanager
-def _ending_cleanly() -> Iterator[None]:
+def ending_cleanly() -> Iterator[None]:
     """Let a termination unwind, so that no temporary file is left behind."""
     import signal
     import threading

@@ -11,7 +11,7 @@ import sys
 from xla2tpu.emulator import settings as _settings
 from xla2tpu.emulator.hardware import real_tpus
 
-__all__ = ["activate", "activate_from_environment", "prepare", "real_tpus"]
+__all__ = ["activate", "activate_from_environment", "prepare", "step_aside"]
 
 
 def prepare(*, devices: int = 1, allow_missing_ops: bool = False) -> None:
@@ -27,11 +27,23 @@ def prepare(*, devices: int = 1, allow_missing_ops: bool = False) -> None:
 def activate(*, devices: int = 1, allow_missing_ops: bool = False) -> None:
     """Make this process, and those that it starts, TorchTPU processes. Idempotent.
 
-    Raises ValueError for a count of devices that no host has, and RuntimeError where the real
-    torch_tpu has registered itself already.
+    Where torch_tpu would find a TPU, this says so and leaves it to torch_tpu. Raises ValueError for
+    a count of devices that no host has, and RuntimeError where the real torch_tpu has registered
+    itself already.
     """
+    if step_aside():
+        return
     prepare(devices=devices, allow_missing_ops=allow_missing_ops)
     activate_from_environment()
+
+
+def step_aside() -> bool:
+    """Whether this host has TPUs, which is said on stderr."""
+    found = real_tpus()
+    if found:
+        text = f"xla2tpu: this host has {found} TPU(s): it is left to torch_tpu, not emulated"
+        print(text, file=sys.stderr)
+    return bool(found)
 
 
 def activate_from_environment() -> None:

@@ -17,13 +17,23 @@ import torch.distributed as dist
 from xla2tpu.emulator import memory, settings
 
 _c10d = torch._C._distributed_c10d
+# torch_tpu takes the place of a process among the devices from these, not from the group.
+REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:
     """The backend of a group; its first one has to be the whole world, as on the device.
 
-    Raises RuntimeError for more processes on this host than there are devices.
+    Raises RuntimeError for more processes on this host than there are devices, and for several
+    processes without the variables that a launcher sets.
     """
+    missing = [name for name in REQUIRED if name not in os.environ]
+    if size > 1 and missing:
+        raise RuntimeError(
+            "missing required environment variables for distributed training: "
+            f"{', '.join(missing)}; please run the program via torchrun or similar tools so that "
+            "the environment is set up properly"
+        )
     devices = settings.read().devices
     local = int(os.environ.get("LOCAL_WORLD_SIZE") or size)
     if local > devices:

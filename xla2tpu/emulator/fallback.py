@@ -35,13 +35,6 @@ CPU_ARGUMENTS = frozenset(
         "aten::gru.data",
     }
 )
-_DTYPES = {
-    bool: torch.bool,
-    int: torch.int64,
-    float: torch.float32,
-    complex: torch.complex64,
-}
-
 _plans: dict[Operator, Plan] = {}
 _kernels: frozenset[str] = frozenset()
 _allow_missing = False
@@ -157,9 +150,8 @@ def make_plan(op: Operator) -> Plan:
     schema = op._schema
     arguments = _Arguments(op)
     call = _with_numbers(op._op, arguments)
-    written = [r.alias_info for r in schema.returns if r.alias_info and r.alias_info.is_write]
     if arguments.written:
-        plan = _writing(arguments, call, schema, bool(written))
+        plan = _writing(arguments, call, schema)
     elif any(r.alias_info for r in schema.returns):
         plan = _viewing(arguments, call)
     elif arguments.plain and not arguments.cpu_allowed:
@@ -170,9 +162,8 @@ def make_plan(op: Operator) -> Plan:
             positional, named = arguments.on_host(args, kwargs)
             return wrap_all(call(*positional, **named))
 
-    generator = arguments.named.get("generator") == "g"
-    if generator:
-        return _with_generator(plan)
+    if arguments.named.get("generator") == "g":
+        return _with_generator(plan, arguments)
     if torch.Tag.nondeterministic_seeded in op.tags:
         return randomness.swapped(plan)
     return plan
@@ -180,18 +171,27 @@ def make_plan(op: Operator) -> Plan:
 
 def _with_numbers(call: Any, arguments: _Arguments) -> Any:
     """``call`` for numbers as well, which torch gives for tensors and not all operators take."""
-    kinds = arguments.kinds
 
-    def number_as_tensor(kind: str, value: Any) -> Any:
-        if kind == "t" and isinstance(value, (bool, int, float, complex)):
-            return torch.ops.aten.scalar_tensor(value, dtype=_DTYPES[type(value)], device="cpu")
-        return value
+    def number_as_tensor(kind: str, value: Any, args: Any) -> Any:
+        if kind != "t" or not isinstance(value, (bool, int, float, complex)):
+            return value
+        dtype: torch.dtype | None = None if isinstance(value, (float, complex)) else torch.int64
+        if isinstance(value, bool):
+            dtype = torch.bool
+        if isinstance(value, float) and any(
+            isinstance(a, torch.Tensor) and a.dtype is torch.float64 for a in args
+        ):
+            dtype = torch.float64
+        return torch.ops.aten.scalar_tensor(value, dtype=dtype, device="cpu")
 
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
             return call(*args, **kwargs)
         except RuntimeError:
-            converted = [number_as_tensor(*pair) for pair in zip(kinds, args, strict=False)]
+            converted = [
+                number_as_tensor(kind, value, args)
+                for kind, value in zip(arguments.kinds, args, strict=False)
+            ]
             if all(a is b for a, b in zip(converted, args, strict=True)):
                 raise
             return call(*converted, **kwargs)
@@ -199,9 +199,12 @@ def _with_numbers(call: Any, arguments: _Arguments) -> Any:
     return called
 
 
-def _with_generator(plan: Plan) -> Plan:
+def _with_generator(plan: Plan, arguments: _Arguments) -> Plan:
+    """``plan`` with the generator of the device where none is given."""
+    place = arguments.kinds.index("g") if "g" in arguments.kinds else len(arguments.kinds)
+
     def seeded(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("generator") is None:
+        if len(args) <= place and kwargs.get("generator") is None:
             kwargs["generator"] = randomness.default()
         return plan(*args, **kwargs)
 
@@ -247,7 +250,7 @@ def _viewing(arguments: _Arguments, call: Any) -> Plan:
     return plan
 
 
-def _writing(arguments: _Arguments, call: Any, schema: Any, returned: bool) -> Plan:
+def _writing(arguments: _Arguments, call: Any, schema: Any) -> Plan:
     """In place, or into `out` tensors, which may get another size by it."""
     names = [a.name for a in schema.arguments]
     outputs = [a.name for a in schema.arguments if a.is_out]

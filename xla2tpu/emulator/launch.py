@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
 from xla2tpu import emulator
 from xla2tpu.emulator.settings import DEVICE_COUNTS
 
-NO_TORCH = "xla2tpu emulate: torch is not installed; pip install 'xla2tpu[emulate]'"
+INSTALL = "xla2tpu emulate: needs torch 2.11 or newer, {}; pip install 'xla2tpu[emulate]'"
+OLDEST = (2, 11)
 
 
 def run(
@@ -24,27 +25,25 @@ def run(
     The program is started by Python itself, so that `__main__`, `sys.argv`, the path and what
     multiprocessing makes of them are what they are without the emulator. Ends the process.
     """
-    if find_spec("torch") is None:
-        sys.exit(NO_TORCH)
-    found = emulator.real_tpus()
-    if found:
-        print(
-            f"xla2tpu: this host has {found} TPU(s): the program runs on torch_tpu, not emulated",
-            file=sys.stderr,
-        )
-    else:
+    _check_torch()
+    if not emulator.step_aside():
         emulator.prepare(devices=devices, allow_missing_ops=allow_missing_ops)
-        print(
-            f"xla2tpu: emulating {devices} TPU device(s) on the CPU; see docs/emulator.md for the "
-            "limits",
-            file=sys.stderr,
-        )
+        print(f"xla2tpu: emulating {devices} TPU device(s) on the CPU", file=sys.stderr)
     command = [sys.executable, *_interpreter_flags(), *(["-m"] if module else []), *arguments]
     sys.stdout.flush()
     sys.stderr.flush()
     if os.name == "nt":  # there `exec` gives the terminal back before the program has ended
         sys.exit(subprocess.run(command, check=False).returncode)
     os.execv(command[0], command)
+
+
+def _check_torch() -> None:
+    try:
+        installed = version("torch")
+    except PackageNotFoundError:
+        sys.exit(INSTALL.format("which is not installed"))
+    if tuple(map(int, installed.split(".")[:2])) < OLDEST:
+        sys.exit(INSTALL.format(f"not {installed}"))
 
 
 def _interpreter_flags() -> list[str]:

@@ -60,9 +60,9 @@ class Block:
         if State.allocated > State.peak:
             State.peak = State.allocated
 
-    def __del__(self) -> None:
-        State.allocated -= self.nbytes
-        State.total_freed += self.nbytes
+    def __del__(self, state: type[State] = State) -> None:
+        state.allocated -= self.nbytes
+        state.total_freed += self.nbytes
 
     def base(self, dtype: torch.dtype) -> torch.Tensor:
         """A CPU tensor over the whole storage."""
@@ -87,7 +87,12 @@ def block_of(tensor: torch.Tensor) -> Block | None:
 
 
 def host(tensor: torch.Tensor) -> torch.Tensor:
-    """The CPU tensor that shares its memory with ``tensor``, which is of the device."""
+    """The CPU tensor that shares its memory with ``tensor``, which is of the device.
+
+    Raises RuntimeError in a forked process, as `over` does.
+    """
+    if State.forked:
+        raise RuntimeError(FORKED)
     block: Block = tensor.untyped_storage()._tpu_block
     dtype = tensor.dtype
     base = block.host.get(dtype)
@@ -103,6 +108,8 @@ def wrap(cpu: torch.Tensor) -> torch.Tensor:
 
 def over(tensor: torch.Tensor, cpu: torch.Tensor) -> torch.Tensor:
     """``tensor``, of the device, made to be what ``cpu`` is, over a storage of its own."""
+    if State.forked:
+        raise RuntimeError(FORKED)
     storage = cpu.untyped_storage()
     mine = _construct_storage(storage.data_ptr(), DEVICE, storage.nbytes())
     mine._tpu_block = Block(storage)
@@ -127,10 +134,8 @@ def check_index(device: torch.device | None) -> None:
 def allocate(make: Any, *args: Any, device: torch.device | None, **kwargs: Any) -> torch.Tensor:
     """A new tensor of the device, made on the CPU by ``make``.
 
-    Raises RuntimeError in a forked process, and for a device that this process does not have.
+    Raises RuntimeError for a device that this process does not have.
     """
-    if State.forked:
-        raise RuntimeError(FORKED)
     State.started = True
     check_index(device)
     return wrap(make(*args, device="cpu", **kwargs))

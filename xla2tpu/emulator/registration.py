@@ -13,7 +13,6 @@ from torch.utils import backend_registration
 from xla2tpu.emulator import (
     accelerator,
     autocast,
-    collectives,
     compilation,
     device,
     fallback,
@@ -89,6 +88,8 @@ def _register_operators(settings: Settings) -> None:
             aten.impl(name, torch.library.fallthrough_kernel, mark)
     _libraries.extend((everything, aten, *autocast.register(table["autocast"])))
     if torch.distributed.is_available():
+        from xla2tpu.emulator import collectives
+
         c10d = torch.library.Library("c10d", "IMPL", "PrivateUse1")
         with warnings.catch_warnings():
             # torch has kernels there that hand the tensors to the group as they are.

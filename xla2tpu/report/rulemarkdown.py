@@ -42,7 +42,7 @@ def page(rule: Rule) -> str:
         f"<!-- Made by `python -m xla2tpu.docs` from {source}; do not edit. -->",
         f"# {rule.code}: {rule.name}",
         f"{rule.title}. Family [{rule.family}](README.md#{rule.family}), "
-        f"rewritten: {_how(rule)}; what is left to a person is {rule.effort}.",
+        f"rewritten: {how(rule)}; what is left to a person is {rule.effort}.",
         f"> {rule.message}",
         textwrap.fill(" ".join(rule.why.split()), 100, break_on_hyphens=False),
     ]
@@ -77,7 +77,7 @@ def index(ruleset: RuleSet) -> str:
     ]
     for family, rules in families(ruleset).items():
         rows = (
-            (f"[{rule.code}]({rule.code}.md)", f"`{rule.name}`", rule.title, _how(rule))
+            (f"[{rule.code}]({rule.code}.md)", f"`{rule.name}`", rule.title, how(rule))
             for rule in rules
         )
         parts += [f"## {family}", table(("Code", "Name", "What it finds", "Rewritten"), rows)]
@@ -88,7 +88,7 @@ def family_table(ruleset: RuleSet, link: str) -> str:
     """One row for each family; ``link`` is the path of the index of rules."""
     rows = []
     for family, rules in families(ruleset).items():
-        rewriting = sum(_how(rule) not in ("by hand", "-") for rule in rules)
+        rewriting = sum(how(rule) not in ("by hand", "-") for rule in rules)
         codes = f"{rules[0].code} to {rules[-1].code}"
         title = f"[{family}]({link}#{family})"
         rows.append((title, codes, _COVERS.get(family, ""), str(len(rules)), str(rewriting)))
@@ -103,7 +103,7 @@ def families(ruleset: RuleSet) -> dict[str, list[Rule]]:
     return found
 
 
-def _how(rule: Rule) -> str:
+def how(rule: Rule) -> str:
     """How safely a rule rewrites, in words; its examples tell where code finds its places."""
     if rule.cases:
         # A transform may leave a place to a person as well.

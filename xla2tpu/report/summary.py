@@ -89,7 +89,8 @@ def _files_line(run: Run, summary: Summary) -> str:
         return f"{scanned} scanned, but not all could be searched for torch_xla."
     if not met:
         return f"{scanned} scanned, nothing of torch_xla found."
-    persons = [r for r in met if r.status is Status.NEEDS_WORK]
+    left = [r for r in met if r.status is Status.NEEDS_WORK]
+    persons = [r for r in left if places_by_hand(r)]
     ready = sum(r.status is Status.READY for r in met)
     parts = [f"{summary.files_done} done"]
     if ready:
@@ -98,6 +99,8 @@ def _files_line(run: Run, summary: Summary) -> str:
         verb = "needs" if len(persons) == 1 else "need"
         places = _count(sum(map(places_by_hand, persons)), "place")
         parts.append(f"{len(persons)} {verb} a person ({places})")
+    if len(left) > len(persons):
+        parts.append(f"{len(left) - len(persons)} with places that are suppressed or not selected")
     verb = "has" if len(met) == 1 else "have"
     return f"{scanned} scanned, {len(met)} {verb} to do with torch_xla: {', '.join(parts)}."
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -239,6 +240,14 @@ def check_more_processes_than_devices() -> None:
             dist.init_process_group("tpu_dist", init_method=store, rank=0, world_size=1)
     finally:
         del os.environ["LOCAL_WORLD_SIZE"]
+
+
+def check_variables_of_a_launcher() -> None:
+    from xla2tpu.emulator import collectives
+
+    os.environ.pop("LOCAL_RANK", None)
+    with raises(RuntimeError, "missing required environment variables for distributed training"):
+        collectives.create(dist.HashStore(), 0, 2, timedelta(seconds=1))
 
 
 def check_one_process_group() -> None:

@@ -185,6 +185,11 @@ def check_operators_that_are_there() -> None:
     s = torch.rand(4, 4, device=TPU) + 4 * torch.eye(4, device=TPU)
     sequence = torch.rand(5, 2, 3, device=TPU)
     packed = nn.utils.rnn.pack_padded_sequence(sequence, torch.tensor([5, 3]))
+
+    def packed_with_gradient() -> nn.utils.rnn.PackedSequence:
+        leaf = sequence.clone().requires_grad_()
+        return nn.utils.rnn.pack_padded_sequence(leaf, torch.tensor([5, 3]))
+
     log = torch.randn(5, 2, 4, device=TPU).log_softmax(2)
     calls = [
         lambda: nn.Conv2d(3, 3, 3, dilation=2, device="tpu")(x).sum().backward(),
@@ -197,6 +202,9 @@ def check_operators_that_are_there() -> None:
         lambda: nn.LayerNorm(8, device="tpu")(x).sum().backward(),
         lambda: nn.LSTM(3, 4, 2, bidirectional=True, device="tpu")(sequence)[0].sum().backward(),
         lambda: nn.LSTM(3, 4, device="tpu")(packed)[0].data.sum().backward(),
+        lambda: nn.GRU(3, 4, device="tpu")(packed_with_gradient())[0].data.sum().backward(),
+        lambda: nn.utils.rnn.pad_packed_sequence(packed)[0].sum(),
+        lambda: F.ctc_loss(log, torch.ones(2, 2, dtype=int), *torch.tensor([[5, 5], [2, 2]])),
         lambda: nn.GRU(3, 4, device="tpu")(sequence)[0].sum().backward(),
         lambda: nn.RNN(3, 4, device="tpu")(sequence)[0].sum().backward(),
         lambda: nn.LSTMCell(3, 4, device="tpu")(sequence[0])[0].sum().backward(),

@@ -168,6 +168,9 @@ def check_autocast() -> None:
         assert y.dtype is torch.bfloat16
         loss = nn.functional.mse_loss(y, torch.zeros_like(y))
         assert loss.dtype is torch.float32
+        # Not among the operators that torch_tpu changes.
+        assert y.softmax(1).dtype is torch.bfloat16
+        assert nn.functional.layer_norm(y, (4,)).dtype is torch.bfloat16
     loss.backward()
     assert layer.weight.grad.dtype is torch.float32
     with torch.autocast(device_type="tpu", dtype=torch.bfloat16, enabled=False):

@@ -1,0 +1,1 @@
+"""Run a program before and after its migration, and compare what the two runs did."""
