@@ -159,12 +159,18 @@ def test_files_that_are_left_out(tmp_path: Path) -> None:
 
 
 def test_the_top_of_the_project_is_read_for_a_part_of_it(tmp_path: Path) -> None:
-    files = {"requirements.txt": "torch==2.0\n", "setup.cfg": "", "part/a.py": CODE}
+    files = {
+        "requirements.txt": "torch==2.0\n",
+        "setup.cfg": "",
+        "mail.txt": "TPU v2",
+        "part/a.py": CODE,
+    }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     done = CliRunner().invoke(main, ["migrate", str(tmp_path / "part"), "--diff"])
     assert "requirements.txt:1:1 `torch==2.0` excludes torch 2.11" in done.stderr
+    assert "TPU v2" not in done.stderr
 
 
 def test_nothing_is_said_of_projects_without_torch_xla(tmp_path: Path) -> None:

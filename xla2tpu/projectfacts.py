@@ -1,7 +1,7 @@
 """What the files around the Python code say about torch, Python and TPUs, for `migrate`'s report.
 
-Nothing is changed here: each fact is a note that names file and line. Only the files of the given
-folders and of the top of the project are read.
+Nothing is changed here: each fact is a note that names file and line. Only the texts in the given
+folders are read, and at the top of the project the files that tell its requirements.
 """
 
 from __future__ import annotations
@@ -80,9 +80,14 @@ def facts(
 
 
 def _files(paths: Sequence[str], roots: Iterable[str]) -> list[str]:
-    """Texts in the given folders, and at the top of the projects; each once."""
+    """Texts in the given folders, and requirements at the top of the projects; each once."""
     found: dict[str, str] = {}
-    tops = (file for root in roots for file in _listed(root, deep=False))
+    tops = (
+        file
+        for root in roots
+        for file in _listed(root, deep=False)
+        if _reader(os.path.basename(file)) is not None
+    )
     below = (file for path in paths if os.path.isdir(path) for file in _listed(path, deep=True))
     for file in (*tops, *below):
         if _TEXTS.match(os.path.basename(file)) and os.path.isfile(file):
@@ -115,13 +120,7 @@ def _note(
 
 
 def _pins(path: str, data: bytes) -> Iterator[Note]:
-    name = os.path.basename(path)
-    reader: Callable[[str], Iterator[_Pin]] | None = {
-        "pyproject.toml": _of_pyproject,
-        "setup.cfg": _of_setup_cfg,
-    }.get(name)
-    if reader is None and _REQUIREMENTS.match(name):
-        reader = _of_requirements
+    reader = _reader(os.path.basename(path))
     if reader is None:
         return
     for pin in reader(data.decode(errors="replace")):
@@ -135,6 +134,15 @@ def _pins(path: str, data: bytes) -> Iterator[Note]:
             f"`{pin.text.strip()}` excludes {what} {shown}, the oldest that torch_tpu takes",
             f"Allow {what} {shown} or newer.", _WHEEL,
         )  # fmt: skip
+
+
+def _reader(name: str) -> Callable[[str], Iterator[_Pin]] | None:
+    """What reads the requirements in a file of this name; None where it holds none."""
+    if name == "pyproject.toml":
+        return _of_pyproject
+    if name == "setup.cfg":
+        return _of_setup_cfg
+    return _of_requirements if _REQUIREMENTS.match(name) else None
 
 
 def excludes(versions: str, needed: tuple[int, ...]) -> bool:
