@@ -18,7 +18,7 @@ from xla2tpu.report import json_, rulemarkdown
 from xla2tpu.rules import load_rules
 
 ROOT = Path(__file__).parent.parent
-RULES = sorted(ROOT.glob("rules/*/XLA*.yaml"))
+RULES = sorted(ROOT.glob("rules/*/[XT]*.yaml"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 RULE: dict[str, Any] = {
     "code": "XLA199",
@@ -117,6 +117,9 @@ def test_pages_name_all_that_a_rule_says() -> None:
             assert text in page
         for api in rule.apis.values():
             assert f"`{api.path}`" in page
+        for op in rule.ops:
+            assert f"| `{op.path}` |" in page
+            assert (op.advice or rule.advice) in page
         for example in rule.examples:
             assert example.before.rstrip() in page
             assert (example.after or "").rstrip() in page

@@ -16,14 +16,14 @@ PACKAGE = ROOT / "xla2tpu"
 # Lowest first. A module may import from its own layer, without cycles, and from those before.
 LAYERS = {
     "data": "model inhouse reasons prefilter comments source lines patterns git",
-    "rules": "rules rulecheck ruleschema",
+    "rules": "rules rulecheck ruleschema kerneltable",
     "reading": "nodes scopes positions walk tree parsing exports project names syntax suites",
     "rewriting": "template signatures sites naming imports changes processes flow devices "
-    "batches loaders environment literals importsites workers processgroups match edits vanished "
-    "layout deletions helpertexts placing plan",
+    "batches loaders environment literals importsites workers processgroups match missingops "
+    "edits vanished layout deletions helpertexts placing plan",
     "transforms": "transforms",
-    "engine": "analysis markers findings engine helpersmodule exampleruns",
-    "running": "config discover writer batch runner baseline",
+    "engine": "analysis afterswap markers findings engine helpersmodule exampleruns",
+    "running": "config discover projectfacts writer batch runner baseline",
     "report": "report",
     "emulator": "emulator",
     "verify": "verify",

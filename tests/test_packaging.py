@@ -80,7 +80,7 @@ def output(*command: str | Path, cwd: Path) -> str:
 def check_installed(scripts: Path, elsewhere: Path, rules_in: Path | None) -> None:
     assert output(scripts / "xla2tpu", "--version", cwd=elsewhere).endswith(f"{__version__}\n")
     folder, codes = output(scripts / "python", "-c", LOOK, cwd=elsewhere).splitlines()
-    expected = {path.name.partition("_")[0] for path in ROOT.glob("rules/*/XLA*.yaml")}
+    expected = {path.name.partition("_")[0] for path in ROOT.glob("rules/*/???[0-9]*.yaml")}
     assert set(codes.split()) == expected
     if rules_in is not None:
         assert Path(folder) == rules_in
@@ -107,6 +107,7 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "xla2tpu").rglob("*.py")}
     assert modules <= names
     assert "xla2tpu/py.typed" in names
+    assert "xla2tpu/emulator/data/torch_tpu-0.2.0.json" in names
     shadow = "xla2tpu/emulator/shadow/torch_tpu-0.2.0.dist-info"
     assert {f"{shadow}/METADATA", f"{shadow}/entry_points.txt"} <= names
     assert "xla2tpu/emulator/data/torch_tpu-0.2.0.json" in names

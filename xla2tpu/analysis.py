@@ -17,10 +17,12 @@ from xla2tpu.importsites import ImportSites
 from xla2tpu.inhouse import is_torch_xla
 from xla2tpu.literals import Literals
 from xla2tpu.match import Matcher, is_single_controller, settle_dependents
+from xla2tpu.missingops import MissingOps
 from xla2tpu.model import Settings
 from xla2tpu.names import Names
 from xla2tpu.naming import Naming
 from xla2tpu.plan import Plan
+from xla2tpu.prefilter import migrated
 from xla2tpu.project import OTHER_HARDWARE, Project
 from xla2tpu.rules import RuleSet, forget, load_rules
 from xla2tpu.sites import References, Site, modules_of
@@ -97,8 +99,12 @@ class Analysis:
         processgroups.mend(self.sites, self.builder, is_single_controller(self.sites))
         self._keep_registration()
         self.hardware = self._other_hardware() if uses else None
-        if self.hardware is not None and not settings.any_hardware:
+        refused = self.hardware is not None and not settings.any_hardware
+        self.for_tpu = (uses or migrated(data)) and not refused
+        if self.hardware is not None and refused:
             self._refuse_hardware(self.hardware)
+        elif self.for_tpu:
+            self.sites += MissingOps(tree, self.builder).sites()
         settle_dependents(self.sites)
         self.plan.sites = self.sites
         self.suppressed = {s for s in self.sites if self._is_suppressed(s)}

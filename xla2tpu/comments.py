@@ -7,11 +7,14 @@ import re
 import tokenize
 from dataclasses import dataclass, field
 
+from xla2tpu.model import CODE, FAMILIES
+
 _NOQA = re.compile(r"#\s*noqa\s*:\s*([A-Za-z]+\d+(?:[,\s]+[A-Za-z]+\d+)*)", re.I)
+_NOQA_OURS = re.compile(rf"noqa\s*:[^\n]*(?:{'|'.join(FAMILIES)})\d", re.I)
 _IGNORE = re.compile(r"#\s*xla2tpu:\s*ignore\[([^\]]*)\]")
 _IGNORE_FILE = re.compile(r"#\s*xla2tpu:\s*ignore-file(?:\[([^\]]*)\]|(?![\w\[-]))")
 _TO_US = re.compile(r"#\s*xla2tpu\s*:.*", re.I)
-_MARKER = re.compile(r"[ \t\f]*# TODO\(xla2tpu\): (XLA\d{3})\b")
+_MARKER = re.compile(r"[ \t\f]*# TODO\(xla2tpu\): (" + CODE + r")\b")
 
 
 @dataclass(slots=True)
@@ -52,10 +55,7 @@ class Comments:
 def read(text: str) -> Comments:
     """Find the comments; the text is known to be valid Python."""
     found = Comments()
-    if "XLA" not in text.upper():
-        return found
-    has_noqa = re.search(r"noqa\s*:[^\n]*XLA\d", text, re.I) is not None
-    if "xla2tpu" not in text.lower() and not has_noqa:
+    if "xla2tpu" not in text.lower() and not _NOQA_OURS.search(text):
         return found
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text, newline="").readline))
@@ -67,7 +67,7 @@ def read(text: str) -> Comments:
         line, column = token.start
         whole = _IGNORE_FILE.match(token.string)
         if whole:
-            given = _codes(whole[1]) if whole[1] is not None else ("XLA",)
+            given = _codes(whole[1]) if whole[1] is not None else FAMILIES
             already = found.whole_file.codes if found.whole_file is not None else ()
             if given:
                 found.whole_file = Suppression(line, column, (*already, *given))
@@ -87,7 +87,7 @@ def read(text: str) -> Comments:
 def _codes(text: str) -> tuple[str, ...]:
     """Our codes in a list of codes."""
     codes = (c.upper() for c in re.split(r"[,\s]+", text))
-    return tuple(c for c in codes if c.startswith("XLA"))
+    return tuple(c for c in codes if c.startswith(FAMILIES))
 
 
 def marker(indent: str, code: str, advice: str) -> str:

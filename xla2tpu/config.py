@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from xla2tpu.model import FAMILIES
 from xla2tpu.patterns import matches
 from xla2tpu.project import unmarked_root
 
@@ -17,7 +18,7 @@ PROCESSES = ("several", "single")
 # The nearest folder with one of these is the project, from which names are followed across files.
 _PROJECT_MARKS = (*FILE_NAMES, "setup.py", "setup.cfg", ".git", ".hg")
 # Patterns are compiled where they are used: most runs have no configuration.
-_CODE_PREFIX = r"XLA\d{0,3}\Z"
+_CODE_PREFIX = rf"(?:{'|'.join(FAMILIES)})\d{{0,3}}\Z"
 _RELEASE = r"\d+\.\d+(\.\d+)?\Z"
 
 

@@ -16,6 +16,7 @@ DEVICE_CALLS = frozenset(
     {
         "torch_xla.core.xla_model.xla_device()",
         "torch_xla.device()",
+        "torch_xla.torch_xla.device()",
         "torch_xla.runtime.xla_device()",
         "torch_xla_py.xla_model.xla_device()",
     }

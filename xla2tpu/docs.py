@@ -1,6 +1,7 @@
 """`python -m xla2tpu.docs`: the parts of the documentation that are made from code and rules.
 
-Writes `docs/rules/`, the table of rules in the README, `docs/reasons.md` and `docs/schemas/`.
+Writes `docs/rules/`, the table of rules in the README, `docs/reasons.md`, `docs/coverage.md` and
+`docs/schemas/`.
 With `--check` nothing is written, and the exit status is 1 when something is stale.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 
 from xla2tpu import ruleschema
 from xla2tpu.reasons import REASONS
-from xla2tpu.report import json_, rulemarkdown
+from xla2tpu.report import coverage, json_, rulemarkdown
 from xla2tpu.rules import RuleSet, load_rules
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def changes(root: Path) -> dict[str, str | None]:
     """What has to be written below ``root``: content by path, None for a page that has to go."""
-    wanted = generated(load_rules(), (root / "README.md").read_text(encoding="utf-8"))
+    names = json.loads((root / "docs" / "data" / "torch_xla_names.json").read_bytes())
+    wanted = generated(load_rules(), (root / "README.md").read_text(encoding="utf-8"), names)
     found: dict[str, str | None] = {}
     for page in sorted((root / "docs" / "rules").glob("*.md")):
         path = page.relative_to(root).as_posix()
@@ -51,8 +53,10 @@ def changes(root: Path) -> dict[str, str | None]:
     return found
 
 
-def generated(ruleset: RuleSet, readme: str) -> dict[str, str]:
-    """All that is made, by path; ``readme`` is the text around the table of rules."""
+def generated(ruleset: RuleSet, readme: str, names: dict[str, Any]) -> dict[str, str]:
+    """All that is made, by path; ``readme`` is the text around the table of rules, ``names``
+    the inventory of torch_xla's public names.
+    """
     pages = {
         f"docs/rules/{rule.code}.md": rulemarkdown.page(rule) for rule in ruleset.rules.values()
     }
@@ -60,6 +64,7 @@ def generated(ruleset: RuleSet, readme: str) -> dict[str, str]:
         **pages,
         "docs/rules/README.md": rulemarkdown.index(ruleset),
         "docs/reasons.md": reasons(),
+        "docs/coverage.md": coverage.page(ruleset, names) + "\n",
         "docs/schemas/report.schema.json": _json(json_.SCHEMA),
         "docs/schemas/rule.schema.json": _json(ruleschema.schema()),
         "README.md": with_table(readme, rulemarkdown.family_table(ruleset, "docs/rules/README.md")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 
+from xla2tpu import afterswap
 from xla2tpu.analysis import Analysis
 from xla2tpu.edits import Conflict, resolved, to_bytes
 from xla2tpu.findings import Findings
@@ -78,6 +79,8 @@ def _run_once(
         try:
             run = _Run(data, path, settings, source, tree, rules, project, released)
             run.finish(result)
+            if settings.mode is Mode.MIGRATE and run.for_tpu:
+                result.notes = afterswap.notes(run)
             run.release()
         except PositionError as error:
             raise BadSyntax(1, 1, str(error)) from error

@@ -7,7 +7,7 @@ import functools
 from xla2tpu.analysis import Analysis
 from xla2tpu.edits import Conflict, to_bytes
 from xla2tpu.markers import Markers
-from xla2tpu.model import Applicability, Effort, Finding, Fix, Mode
+from xla2tpu.model import FAMILIES, Applicability, Effort, Finding, Fix, Mode
 from xla2tpu.reasons import REASONS
 from xla2tpu.rules import Rule
 from xla2tpu.sites import Site, Text
@@ -40,7 +40,9 @@ class Findings:
         elif site.fixable and not suppressed:
             fix = Fix(title, site.applicability, ())
         message = (site.message or rule.message).replace("{api}", site.path)
-        if site.reason is not None and site.case is None and site.reason in REASONS:
+        # The message about an operator says its reason itself.
+        given = site.case is not None or site.context == "op"
+        if site.reason is not None and not given and site.reason in REASONS:
             message = f"{message} ({REASONS[site.reason]})"
         start, end = self.it.tree.span(site.node)
         return self._at(
@@ -115,7 +117,9 @@ class Findings:
         if self.it.comments.whole_file is not None and not self.it.comments.whole_file.used:
             every.append(self.it.comments.whole_file)
         for suppression in every:
-            for code in suppression.codes:
+            # That of a whole file names all families, and is one comment.
+            codes = suppression.codes[: 1 if suppression.codes == FAMILIES else None]
+            for code in codes:
                 if code in suppression.used or (
                     suppression.used and suppression is self.it.comments.whole_file
                 ):

@@ -10,6 +10,25 @@ from typing import NamedTuple
 PACKAGES = ("torch_xla", "torch_xla_py")
 
 
+# Since 2.3 `torch_xla` has all names of its module `torch_xla`, those of imports too.
+_HANDED_ON = {
+    "xenv": "torch_xla.core.xla_env_vars",
+    "xm": "torch_xla.core.xla_model",
+    "xmp": "torch_xla.distributed.xla_multiprocessing",
+    "xr": "torch_xla.runtime",
+    "xu": "torch_xla.utils.utils",
+}
+
+
+def handed_on(path: str) -> str:
+    """The path of the module itself, which `torch_xla` may hand on as `torch_xla.xm`."""
+    if not path.startswith("torch_xla.x"):
+        return path
+    _, name, *rest = path.split(".")
+    module = _HANDED_ON.get(name)
+    return ".".join([module, *rest]) if module is not None else path
+
+
 def is_torch_xla(path: str | None) -> bool:
     """Whether a dotted path lies in torch_xla (or in its name of before 1.0)."""
     return path is not None and path.split(".", 1)[0] in PACKAGES

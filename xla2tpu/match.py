@@ -234,24 +234,9 @@ class Matcher:
         given = site.bound.args if site.bound is not None else {}
         for name, allowed in case.args.items():
             arg = given.get(name)
-            if not any(self._allows(word, arg) for word in allowed):
+            if not any(allows(word, arg, self.tree) for word in allowed):
                 return False
         return True
-
-    def _allows(self, word: str, arg: cst.Arg | None) -> bool:
-        if word == "absent":
-            return arg is None
-        if arg is None:
-            return False
-        if word == "given":
-            return True
-        if word == "constant":
-            return syntax.is_constant(arg.value)
-        source = self.tree.source(arg.value)
-        if source == word:
-            return True
-        mine, theirs = _LITERAL.match(source), _LITERAL.match(word)
-        return mine is not None and theirs is not None and mine[2] == theirs[2]
 
     def _used_as(self, site: Site, use: str) -> bool:
         node = site.expression
@@ -505,3 +490,20 @@ def _placeholders(case: Case) -> tuple[set[str], bool]:
     if "call" in named:
         return set(named), True
     return set(named), stars
+
+
+def allows(word: str, arg: cst.Arg | None, tree: Tree) -> bool:
+    """Whether an argument, None where it is not given, is what one word of a condition says."""
+    if word == "absent":
+        return arg is None
+    if arg is None:
+        return False
+    if word == "given":
+        return True
+    if word == "constant":
+        return syntax.is_constant(arg.value)
+    source = tree.source(arg.value)
+    if source == word:
+        return True
+    mine, theirs = _LITERAL.match(source), _LITERAL.match(word)
+    return mine is not None and theirs is not None and mine[2] == theirs[2]

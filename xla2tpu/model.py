@@ -9,6 +9,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+# Codes are stable: XLA for what has to do with torch_xla, TPU for what torch_tpu lacks.
+FAMILIES = ("XLA", "TPU")
+CODE = rf"(?:{'|'.join(FAMILIES)})\d{{3}}"
+
 
 class Applicability(enum.StrEnum):
     """How far a fix may be trusted, as ruff and rustc use the word."""
@@ -97,6 +101,24 @@ class Finding:
     fix: Fix | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something to know beside the findings; it never changes a status or an exit status.
+
+    ``kind`` is ``after-swap`` or ``project``, ``name`` a stable word. Line and column count from
+    1, in the file before the run. ``source`` says where the fact is from.
+    """
+
+    kind: str
+    name: str
+    path: str
+    line: int
+    column: int
+    message: str
+    advice: str
+    source: str
+
+
 @dataclass(slots=True)
 class FileResult:
     """All that is known of one file after a run.
@@ -104,6 +126,7 @@ class FileResult:
     ``output`` holds the new bytes where something is to be written, else None. ``error`` is
     set for exit status 2. ``held_back`` says why ``check --fix`` left the file alone.
     ``helpers`` maps the helper names that go to the ``--helpers-module`` to their source.
+    ``notes`` are there for `migrate` alone.
     """
 
     path: str
@@ -115,6 +138,7 @@ class FileResult:
     error: str | None = None
     held_back: str | None = None
     helpers: tuple[str, ...] = ()
+    notes: list[Note] = field(default_factory=list)
 
     @property
     def references(self) -> int:

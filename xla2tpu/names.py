@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from xla2tpu.inhouse import NOTHING, InHouse, is_torch_xla
+from xla2tpu.inhouse import NOTHING, InHouse, handed_on, is_torch_xla
 from xla2tpu.nodes import dotted
 from xla2tpu.scopes import Binding, Scope
 from xla2tpu.tree import Tree
@@ -144,7 +144,7 @@ class Names:
     def canonical(self, path: str) -> str | None:
         """The torch_xla path that a path through project files leads to, None for none."""
         if self.is_ours(path):
-            return path
+            return handed_on(path)
         if path not in self._canonical:
             self._canonical[path] = self._external(path)
         return self._canonical[path]

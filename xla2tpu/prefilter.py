@@ -27,6 +27,14 @@ _GUARD = re.compile(
 )
 
 
+# What migrated code says, since calls without a kernel are still to be found there.
+_MIGRATED = re.compile(
+    rb"""(?:\bdevice\(|\.to\(|\bdevice=)["']tpu[:"']|^[ \t]*import[ \t]+torch_tpu\b""", re.M
+)
+
+_BEFORE_TPU = (b'"', b"'", b"_")
+
+
 def interesting(data: bytes) -> bool:
     """Whether the bytes of a file may hold anything that a rule is about.
 
@@ -40,8 +48,23 @@ def interesting(data: bytes) -> bool:
         return True
     if b"RT_" in data and (b"PJRT_" in data or b"XRT_" in data):
         return True
+    if migrated(data):
+        return True
     # UTF-16 never holds the marks as plain bytes, and is to be reported, not passed over.
     return data.startswith((b"\xff\xfe", b"\xfe\xff"))
+
+
+def migrated(data: bytes) -> bool:
+    """Whether a file with code for torch is written for TorchTPU."""
+    if b"torch" not in data:
+        return False
+    # One pass, and not one for each way to quote; most that is met is `output`.
+    at = data.find(b"tpu")
+    while at >= 0:
+        if data[at - 1 : at] in _BEFORE_TPU:
+            return _MIGRATED.search(data) is not None
+        at = data.find(b"tpu", at + 3)
+    return False
 
 
 def _has_xla(data: bytes) -> bool:

@@ -23,6 +23,7 @@ REASONS: dict[str, str] = {
     "no-effect": "its result is dropped: it changed nothing, and its equal would",
     "no-equivalent": "TorchTPU has nothing in its place",
     "notebook": "functions of a notebook cannot be started in other processes",
+    "no-kernel": "torch_tpu has no kernel for it, and raises where torch_xla went on",
     "numerics": "the results would change without a word",
     "other-hardware": "the project uses torch_xla for other hardware than TPUs",
     "private-api": "a private name of torch_xla",

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from xla2tpu.rules import USER_FAMILY, Api, Case, Helper, Rule, RuleSet, load_rules
+from xla2tpu.rules import USER_FAMILY, Api, Case, Helper, Op, Rule, RuleSet, load_rules
 
 SETTINGS = frozenset(
     ("source-version", "device", "launcher", "processes", "helpers-module", "any-hardware")
@@ -53,6 +53,9 @@ def _rule(rule: Rule, ruleset: RuleSet) -> Iterator[str]:
             else:
                 names |= parameters
         yield from _api(api)
+    for op in rule.ops:
+        for fault in _op(op):
+            yield f"ops.{op.path}: {fault}"
     for i, case in enumerate(rule.cases):
         for text in _case(case, names, ruleset):
             yield f"cases[{i}].{text}"
@@ -86,17 +89,27 @@ def _api(api: Api) -> Iterator[str]:
         yield f"apis.{api.path}: the newest signature must be last"
 
 
+def _op(op: Op) -> Iterator[str]:
+    if not re.fullmatch(r"\w+(\.\w+)+", op.path):
+        yield "not a dotted name"
+    if not op.needs:
+        yield "needs no operator"
+    parameters: set[str] | None = set()
+    if op.signature is not None:
+        parameters = _parameters(op.signature)
+    if parameters is None:
+        yield f"{op.signature!r} is not a list of parameters"
+        return
+    yield from _conditions(op.args, parameters)
+
+
 def _key(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in release.split("."))
 
 
 def _case(case: Case, parameters: set[str], ruleset: RuleSet) -> Iterator[str]:
-    for name, words in case.args.items():
-        if name not in parameters:
-            yield f"when.args.{name}: no parameter"
-        for word in set(words) - CONDITIONS:
-            if _syntax(word, "eval"):
-                yield f"when.args.{name}: {word!r} is no condition"
+    for problem in _conditions(case.args, parameters):
+        yield f"when.args.{problem}"
     for name in sorted(case.drops - parameters):
         yield f"drops: {name} is no parameter"
     for name in case.helpers:
@@ -118,6 +131,15 @@ def _case(case: Case, parameters: set[str], ruleset: RuleSet) -> Iterator[str]:
         for name in case.helpers:
             if not re.search(rf"\b{name}\b", case.template):
                 yield f"helpers: {name} is not called"
+
+
+def _conditions(args: dict[str, tuple[str, ...]], parameters: set[str]) -> Iterator[str]:
+    for name, words in args.items():
+        if name not in parameters:
+            yield f"{name}: no parameter"
+        for word in set(words) - CONDITIONS:
+            if _syntax(word, "eval"):
+                yield f"{name}: {word!r} is no condition"
 
 
 def _template(case: Case, template: str, parameters: set[str], bound: set[str]) -> Iterator[str]:

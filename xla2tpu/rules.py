@@ -17,7 +17,7 @@ from typing import Any, NoReturn, cast
 import yaml
 
 from xla2tpu.inhouse import NOTHING, InHouse
-from xla2tpu.model import Applicability, Effort
+from xla2tpu.model import CODE, FAMILIES, Applicability, Effort
 from xla2tpu.reasons import REASONS
 
 ACTIONS = ("delete", "replace", "statement", "unwrap", "keep", "transform", "reason")
@@ -37,11 +37,11 @@ USES = frozenset(("subscript", "attribute", "compare", "len", "truth"))
 USER_FAMILY = "user"
 
 _FLAGS = frozenset(("delete", "unwrap", "keep"))
-_CODE = re.compile(r"XLA\d{3}\Z")
+_CODE = re.compile(CODE + r"\Z")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*\Z")
 _RULE_NEEDS = frozenset(("code", "name", "title", "message", "why", "advice", "effort"))
 _RULE_KEYS = _RULE_NEEDS | frozenset(
-    ("fix-title", "references", "apis", "detector", "tools", "cases", "examples", "ok")
+    ("fix-title", "references", "apis", "detector", "ops", "tools", "cases", "examples", "ok")
 )
 _CASE_KEYS = frozenset(ACTIONS) | frozenset(
     (
@@ -59,6 +59,7 @@ _CASE_KEYS = frozenset(ACTIONS) | frozenset(
 _WHEN_KEYS = frozenset(("context", "args", "used-as"))
 _API_KEYS = frozenset(("signature", "since", "removed"))
 _RELEASE_KEYS = frozenset(("from", "signature", "removed"))
+_OP_KEYS = frozenset(("needs", "signature", "when", "advice"))
 _EXAMPLE_KEYS = frozenset(("before", "after", "unsafe", "left", "settings"))
 _HELPER_KEYS = frozenset(("name", "alternatives", "doc", "imports", "code", "inline"))
 # The C loader is about eight times as fast; PyYAML without libyaml has only the other one.
@@ -117,6 +118,21 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class Op:
+    """A name of torch that does not run on the device unless torch_tpu has all it ``needs``.
+
+    ``needs`` are operators of aten with their overloads (``median.dim_values``). Where ``args``
+    are given, as in a case, only calls that fulfil them are meant.
+    """
+
+    path: str
+    needs: tuple[str, ...]
+    advice: str | None = None
+    signature: str | None = None
+    args: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """A program before and after; ``left`` counts the findings that stay by hand."""
 
@@ -130,7 +146,8 @@ class Example:
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One rule file. ``detector`` names code that finds its places where it has no ``apis``;
-    ``tools`` marks a rule about the run itself, such as a file that does not parse.
+    ``ops`` are names of torch; ``tools`` marks a rule about the run itself, such as a file that
+    does not parse.
     """
 
     code: str
@@ -149,6 +166,7 @@ class Rule:
     examples: tuple[Example, ...] = ()
     ok: tuple[str, ...] = ()
     detector: str | None = None
+    ops: tuple[Op, ...] = ()
     tools: bool = False
 
 
@@ -247,7 +265,9 @@ def _load(extra: tuple[str, ...]) -> RuleSet:
         for document in documents:
             _add(rules, _rule(document, path, USER_FAMILY))
     own = InHouse.of(a for r in rules.values() if r.family == USER_FAMILY for a in r.apis)
-    return RuleSet(dict(sorted(rules.items())), helpers, in_house=own)
+    # The rules about torch_xla come first.
+    ordered = sorted(rules.items(), key=lambda item: (FAMILIES.index(item[0][:3]), item[0]))
+    return RuleSet(dict(ordered), helpers, in_house=own)
 
 
 def _listing(folder: str, suffix: str = "") -> list[str]:
@@ -359,7 +379,7 @@ def _rule(document: Any, path: str, family: str) -> Rule:
     read = _Reader(path, str(code) if code is not None else "a rule without a code")
     data = read.mapping(document, _RULE_KEYS, "rule", sorted(_RULE_NEEDS))
     if not isinstance(code, str) or not _CODE.match(code):
-        read.fail("code", "must be XLA and three digits")
+        read.fail("code", f"must be {' or '.join(FAMILIES)} and three digits")
     name = read.need(data, "name")
     if not _NAME.match(name):
         read.fail("name", "must be lower-case words with hyphens")
@@ -368,8 +388,11 @@ def _rule(document: Any, path: str, family: str) -> Rule:
     tools = read.flag(data, "tools")
     detector = read.text(data, "detector")
     apis = data.get("apis")
-    if (apis is not None) + (detector is not None) + tools != 1:
-        read.fail("apis", "exactly one of apis, detector and tools must be given")
+    ops = data.get("ops")
+    if (apis is not None) + (detector is not None) + (ops is not None) + tools != 1:
+        read.fail("apis", "exactly one of apis, detector, ops and tools must be given")
+    if ops is not None and (not isinstance(ops, dict) or not ops):
+        read.fail("ops", "must be a mapping of names to operators")
     if apis is not None and (not isinstance(apis, dict) or not apis):
         read.fail("apis", "must be a mapping of names to signatures")
     cases = tuple(
@@ -397,6 +420,7 @@ def _rule(document: Any, path: str, family: str) -> Rule:
         ok=read.texts(data, "ok"),
         path=path,
         detector=detector,
+        ops=tuple(op for name, value in (ops or {}).items() for op in _ops(str(name), value, read)),
         tools=tools,
     )
 
@@ -426,6 +450,19 @@ def _api(path: str, value: Any, read: _Reader) -> Api:
     source = read.text(data, "signature")
     since, removed = (_release(data, word, read, key) for word in ("since", "removed"))
     return Api(path, (Signature(source, since, removed),) if source else (), since, removed)
+
+
+def _ops(path: str, value: Any, read: _Reader) -> Iterable[Op]:
+    """The ways to use a name of torch that one entry is about."""
+    key = f"ops.{path}"
+    for item in value if isinstance(value, list) else [value]:
+        form = {"needs": item} if isinstance(item, str) else item
+        data = read.mapping(form, _OP_KEYS, key, ("needs",))
+        args = _conditions({"args": data.get("when", {})}, read, f"{key}.when")
+        signature = read.text(data, "signature")
+        if args and signature is None:
+            read.fail(f"{key}.signature", "missing; conditions need it")
+        yield Op(path, read.texts(data, "needs"), read.text(data, "advice"), signature, args)
 
 
 def _release(data: Mapping[str, Any], word: str, read: _Reader, key: str) -> str | None:

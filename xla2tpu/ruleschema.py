@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xla2tpu.model import Applicability, Effort
+from xla2tpu.model import CODE, Applicability, Effort
 from xla2tpu.reasons import REASONS
 from xla2tpu.rulecheck import SETTINGS
 from xla2tpu.rules import ACTIONS, CONTEXTS, USES
@@ -14,6 +14,8 @@ _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _RELEASE: dict[str, Any] = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)+$"}
 _PARAMETERS: dict[str, Any] = {"type": "string", "pattern": r"^\(.*\)$"}
 _TRUE: dict[str, Any] = {"const": True}
+# A literal may be written bare: YAML's false is Python's False.
+_WORD: dict[str, Any] = {"type": ["string", "boolean", "number"]}
 _EFFORT: dict[str, Any] = {"enum": [str(effort) for effort in Effort]}
 
 
@@ -43,13 +45,24 @@ def _api() -> dict[str, Any]:
     return {"anyOf": [{"type": "null"}, _PARAMETERS, many, whole]}
 
 
+def _op() -> dict[str, Any]:
+    form = _object(
+        {
+            "needs": _one_or_more(_LINE),
+            "signature": _PARAMETERS,
+            "when": {"type": "object", "additionalProperties": _one_or_more(_WORD)},
+            "advice": _LINE,
+        },
+        "needs",
+    )
+    return {"anyOf": [_LINE, form, {"type": "array", "items": form, "minItems": 1}]}
+
+
 def _case() -> dict[str, Any]:
-    # A literal may be written bare: YAML's false is Python's False.
-    word = {"type": ["string", "boolean", "number"]}
     when = _object(
         {
             "context": _one_or_more({"enum": sorted(CONTEXTS)}),
-            "args": {"type": "object", "additionalProperties": _one_or_more(word)},
+            "args": {"type": "object", "additionalProperties": _one_or_more(_WORD)},
             "used-as": _one_or_more({"enum": sorted(USES)}),
         }
     )
@@ -95,7 +108,7 @@ def schema() -> dict[str, Any]:
     example["anyOf"] = _exactly_one("after", "left")
     rule = _object(
         {
-            "code": {"type": "string", "pattern": "^XLA[0-9]{3}$"},
+            "code": {"type": "string", "pattern": f"^{CODE}$".replace(r"\d", "[0-9]")},
             "name": {"type": "string", "pattern": "^[a-z][a-z0-9]*(-[a-z0-9]+)*$"},
             "title": _LINE,
             "message": _LINE,
@@ -105,6 +118,7 @@ def schema() -> dict[str, Any]:
             "effort": _EFFORT,
             "references": _one_or_more({"type": "string", "format": "uri"}),
             "apis": {"type": "object", "minProperties": 1, "additionalProperties": _api()},
+            "ops": {"type": "object", "minProperties": 1, "additionalProperties": _op()},
             "detector": _TEXT,
             "tools": {"type": "boolean"},
             "cases": {"type": "array", "items": _case()},
@@ -123,5 +137,5 @@ def schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Rule of xla2tpu",
         **rule,
-        "oneOf": _exactly_one("apis", "detector", "tools"),
+        "oneOf": _exactly_one("apis", "detector", "ops", "tools"),
     }

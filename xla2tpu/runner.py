@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from xla2tpu import discover
 from xla2tpu.config import Config, ConfigError, Configs
-from xla2tpu.model import FileResult, Finding, Mode, Settings, Status, state_of
+from xla2tpu.model import FileResult, Finding, Mode, Note, Settings, Status, state_of
 
 Progress = Callable[..., None]
 
@@ -44,12 +44,20 @@ class Request(NamedTuple):
 
 @dataclass
 class Run:
-    """What came out. ``notes`` are lines for the person at the terminal."""
+    """What came out. ``notes`` are lines for the person at the terminal, ``facts`` those notes
+    on a project that `migrate` makes.
+    """
 
     mode: Mode
     results: list[FileResult]
     diff: bool = False
     notes: list[str] = field(default_factory=list)
+    facts: list[Note] = field(default_factory=list)
+
+    @property
+    def remarks(self) -> list[Note]:
+        """What is to be known beside the findings: of the project, then of each file."""
+        return [*self.facts, *(note for result in self.results for note in result.notes)]
 
     @property
     def changed(self) -> list[FileResult]:
@@ -134,6 +142,11 @@ def run(request: Request, progress: Callable[[int], Progress] | None = None) -> 
         if any(result.mentions_torch_xla or result.findings for result in results):
             check_codes({settings for _, settings in files})
         done.results += results
+        if request.mode is Mode.MIGRATE and any(r.mentions_torch_xla for r in results):
+            from xla2tpu import projectfacts
+
+            roots = dict.fromkeys(s.root for _, s in files if s.root is not None)
+            done.facts = projectfacts.facts(request.paths, roots, results, configs)
     elif not found.errors:
         done.notes.append("no Python files found")
     done.results.sort(key=lambda result: result.path.split(os.sep))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
+from xla2tpu.inhouse import handed_on
 from xla2tpu.model import Applicability, Effort
 from xla2tpu.names import Meaning, Names
 from xla2tpu.rules import Api, Case, Rule, RuleSet
@@ -298,7 +299,7 @@ class References:
             if path not in self.modules:
                 break
             if isinstance(parent, cst.Attribute) and parent.value is node:
-                node, path = parent, f"{path}.{parent.attr.value}"
+                node, path = parent, handed_on(f"{path}.{parent.attr.value}")
                 aliased = False
                 continue
             looked_up = self._looked_up(node, scope)

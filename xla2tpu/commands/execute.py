@@ -116,6 +116,10 @@ def _print(run: Run, common: dict[str, Any], err: bool) -> None:
 
         out(statistics_.render(run), err or (for_programs and output_format != "concise"))
     if not quiet:
+        if not for_programs:
+            from xla2tpu.report import remarks
+
+            out(remarks.render(run), err)
         for note in run.notes:
             click.echo(f"note: {note}", err=True)
         from xla2tpu.report import summary

@@ -14,6 +14,7 @@ from html import escape
 from xla2tpu.baseline import marks
 from xla2tpu.model import Effort, FileResult, Finding, Status, state_of
 from xla2tpu.reasons import REASONS
+from xla2tpu.report import remarks
 from xla2tpu.report.snippet import Snippets
 from xla2tpu.report.summary import kind, summarize, verdict
 from xla2tpu.rules import RuleSet
@@ -39,6 +40,7 @@ def render(run: Run, rules: RuleSet) -> str:
         _filters(every),
         _progress(shown),
         _checklist(shown),
+        *_remarks(run),
         _files(shown),
         _rules(every, rules),
     ]
@@ -72,7 +74,9 @@ def _head(run: Run) -> str:
         "<header>\n<h1>From torch_xla to TorchTPU</h1>\n"
         f'<ul class="verdict">{lines}</ul>\n{bar}\n'
         '<nav aria-label="Sections"><a href="#progress">Progress</a> '
-        '<a href="#by-hand">By hand</a> <a href="#files">Files</a> <a href="#rules">Rules</a></nav>'
+        '<a href="#by-hand">By hand</a> '
+        + "".join(f'<a href="#{k}">{remarks.TITLES[k]}</a> ' for k, _ in remarks.by_kind(run))
+        + '<a href="#files">Files</a> <a href="#rules">Rules</a></nav>'
         "\n</header>\n<main>"
     )
 
@@ -192,6 +196,19 @@ def _anchor(path: str) -> str:
 
 def _rule_link(finding: Finding) -> str:
     return f'<a href="#rule-{finding.rule}">{finding.rule}</a>'
+
+
+def _remarks(run: Run) -> Iterator[str]:
+    for sort, notes in remarks.by_kind(run):
+        items = "".join(
+            f"<li><p><code>{escape(remarks.place(n))}</code> {_ticked(n.message)}. "
+            f"<b>{_ticked(n.advice)}</b> <small>{escape(n.source)}</small></p></li>\n"
+            for n in notes
+        )
+        yield (
+            f'<section id="{sort}"><h2>{remarks.TITLES[sort]}</h2>\n'
+            f"<p>{remarks.INTRODUCTIONS[sort]}</p>\n<ul>{items}</ul></section>"
+        )
 
 
 # -- files ---------------------------------------------------------------------------------------

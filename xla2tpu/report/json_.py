@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from typing import Any
 
 from xla2tpu import __version__
-from xla2tpu.model import Applicability, Effort, FileResult, Finding, Fix, Status
+from xla2tpu.model import CODE, Applicability, Effort, FileResult, Finding, Fix, Note, Status
 from xla2tpu.reasons import REASONS
 from xla2tpu.report.summary import Summary, summarize
 from xla2tpu.runner import Run
@@ -27,6 +28,7 @@ def document(run: Run) -> dict[str, Any]:
         "tool_version": __version__,
         "summary": summarize(run)._asdict(),
         "files": [_file(result) for result in run.results],
+        "notes": [_note(note) for note in run.remarks],
     }
 
 
@@ -67,6 +69,10 @@ def _finding(finding: Finding, path: str) -> dict[str, Any]:
     }
 
 
+def _note(note: Note) -> dict[str, Any]:
+    return {**asdict(note), "path": note.path.replace(os.sep, "/")}
+
+
 def _fix(fix: Fix) -> dict[str, Any]:
     return {
         "title": fix.title,
@@ -105,7 +111,7 @@ def _schema() -> dict[str, Any]:
         edits=_list(edit),
     )
     finding = _object(
-        rule={"type": "string", "pattern": "^XLA[0-9]{3}$"},
+        rule={"type": "string", "pattern": f"^{CODE}$".replace(r"\d", "[0-9]")},
         name=_TEXT,
         path=_TEXT,
         line=_POSITION,
@@ -134,6 +140,16 @@ def _schema() -> dict[str, Any]:
         held_back=_TEXT_OR_NULL,
         findings=_list(finding),
     )
+    note = _object(
+        kind={"enum": ["after-swap", "project"]},
+        name=_TEXT,
+        path=_TEXT,
+        line=_POSITION,
+        column=_POSITION,
+        message=_TEXT,
+        advice=_TEXT,
+        source=_TEXT,
+    )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Report of xla2tpu",
@@ -142,6 +158,7 @@ def _schema() -> dict[str, Any]:
             tool_version=_TEXT,
             summary=_object(**dict.fromkeys(Summary._fields, _COUNT)),
             files=_list(file),
+            notes=_list(note),
         ),
     }
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from xla2tpu.model import Applicability, Effort, FileResult, Finding, Status, state_of
 from xla2tpu.reasons import REASONS
+from xla2tpu.report import remarks
 from xla2tpu.report.statistics_ import by_rule
 from xla2tpu.report.summary import places_by_hand, verdict
 from xla2tpu.runner import Run
@@ -29,6 +30,7 @@ def render(run: Run) -> str:
         _files(run),
         _by_hand(run),
         _to_review(run),
+        *_remarks(run),
         _rules(run),
     ]
     return "\n".join(section for section in sections if section)
@@ -87,6 +89,16 @@ def _to_review(run: Run) -> str:
         if state_of(f) in ("applied", "fixable") and f.applicability is Applicability.UNSAFE
     ]
     return _section("To review", "".join(lines))
+
+
+def _remarks(run: Run) -> Iterator[str]:
+    for kind, notes in remarks.by_kind(run):
+        lines = [
+            f"- {_code(remarks.place(n))} {_text(n.message)}. **{_text(n.advice)}** "
+            f"({_text(n.source)})\n"
+            for n in notes
+        ]
+        yield _section(remarks.TITLES[kind], f"{remarks.INTRODUCTIONS[kind]}\n\n" + "".join(lines))
 
 
 def _rules(run: Run) -> str:

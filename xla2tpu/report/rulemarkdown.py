@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from xla2tpu.model import Applicability
-from xla2tpu.report.rulepage import case_line, span
+from xla2tpu.report.rulepage import case_line, conditions, span
 from xla2tpu.rules import Api, Case, Example, Rule, RuleSet
 
 _WORDS = {
@@ -27,6 +27,7 @@ _COVERS = {
     "debug": "metrics, profiler, dumps",
     "parallel": "SPMD, FSDP, kernels, experimental and internal modules",
     "environment": "environment variables, backend names",
+    "ops": "calls of torch that torch_tpu has no kernel for",
 }
 _CASES_NOTE = (
     "The first case that holds is taken ([its words](../rule-format.md#conditions)); "
@@ -51,7 +52,9 @@ def page(rule: Rule) -> str:
     parts += ["## What is left to a person", rule.advice]
     if rule.apis:
         rows = (_api_row(api) for api in rule.apis.values())
-        parts += ["## Names", _table(("Name", "Parameters", "Releases"), rows)]
+        parts += ["## Names", table(("Name", "Parameters", "Releases"), rows)]
+    if rule.ops:
+        parts += ["## Names", table(("Name", "Where", "Operators", "What to do"), _ops(rule))]
     if rule.examples:
         parts.append("## Examples" if len(rule.examples) > 1 else "## Example")
         for example in rule.examples:
@@ -77,7 +80,7 @@ def index(ruleset: RuleSet) -> str:
             (f"[{rule.code}]({rule.code}.md)", f"`{rule.name}`", rule.title, how(rule))
             for rule in rules
         )
-        parts += [f"## {family}", _table(("Code", "Name", "What it finds", "Rewritten"), rows)]
+        parts += [f"## {family}", table(("Code", "Name", "What it finds", "Rewritten"), rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -89,7 +92,7 @@ def family_table(ruleset: RuleSet, link: str) -> str:
         codes = f"{rules[0].code} to {rules[-1].code}"
         title = f"[{family}]({link}#{family})"
         rows.append((title, codes, _COVERS.get(family, ""), str(len(rules)), str(rewriting)))
-    return _table(("Family", "Codes", "What it covers", "Rules", "with a rewrite"), rows) + "\n"
+    return table(("Family", "Codes", "What it covers", "Rules", "with a rewrite"), rows) + "\n"
 
 
 def families(ruleset: RuleSet) -> dict[str, list[Rule]]:
@@ -138,6 +141,12 @@ def _api_row(api: Api) -> tuple[str, str, str]:
     return f"`{api.path}`", "<br>".join(parameters), whole.strip(" []")
 
 
+def _ops(rule: Rule) -> Iterator[tuple[str, str, str, str]]:
+    for op in rule.ops:
+        needs = "<br>".join(f"`aten::{need}`" for need in op.needs)
+        yield f"`{op.path}`", conditions(op), needs, op.advice or rule.advice
+
+
 def _example(example: Example) -> Iterator[str]:
     yield _code(example.before)
     conditions = [f"`{name} = {value}`" for name, value in example.settings.items()]
@@ -157,8 +166,10 @@ def _code(source: str) -> str:
     return f"```python\n{source.rstrip()}\n```"
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
+def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """A table in GitHub's Markdown, without a newline at its end."""
+    first = [str(cell) for cell in head]
+    lines = [first, ["---"] * len(first), *rows]
     return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
     )

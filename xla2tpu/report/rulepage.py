@@ -8,7 +8,7 @@ import textwrap
 from typing import Any
 
 from xla2tpu.reasons import REASONS
-from xla2tpu.rules import Api, Case, Rule, RuleSet
+from xla2tpu.rules import Api, Case, Op, Rule, RuleSet
 
 # The names under which torch_xla's modules are imported by nearly everyone.
 ALIASES = {
@@ -48,6 +48,8 @@ def page(rule: Rule) -> str:
     ]
     if rule.apis:
         parts.append("Names:\n" + "".join(f"  {api_line(api)}\n" for api in rule.apis.values()))
+    if rule.ops:
+        parts.append("Names:\n" + "".join(f"  {op_line(rule, op)}\n" for op in rule.ops))
     if rule.cases:
         cases = "".join(f"  {case_line(case)}\n" for case in rule.cases)
         parts.append("What becomes of them:\n" + cases)
@@ -66,6 +68,8 @@ def answer(ruleset: RuleSet, name: str) -> tuple[str, bool]:
     Usual aliases (``xm.mark_step``) and bare names (``mark_step``) are understood.
     """
     found = _meant(ruleset, name)
+    if not found and (lines := _of_torch(ruleset, name)):
+        return lines, True
     if not found:
         short = {path.rpartition(".")[2]: path for path in _spellings(ruleset)}
         close = difflib.get_close_matches(name.rpartition(".")[2], short, n=3)
@@ -75,6 +79,17 @@ def answer(ruleset: RuleSet, name: str) -> tuple[str, bool]:
         return _full(*found[0]), True
     width = max(len(path) for path, _, _ in found)
     return "".join(f"{path:{width}}  {rule.code} {rule.title}\n" for path, rule, _ in found), True
+
+
+def _of_torch(ruleset: RuleSet, name: str) -> str:
+    """What is said of a name of torch that has no kernel; empty where it has one."""
+    ending = "." + name.strip().removesuffix("()").removeprefix("F.").removeprefix("nn.")
+    return "".join(
+        f"{op_line(rule, op)} [{rule.code} {rule.name}]\n"
+        for rule in ruleset.rules.values()
+        for op in rule.ops
+        if f".{op.path}".endswith(ending)
+    )
 
 
 def answer_json(ruleset: RuleSet, name: str) -> tuple[str, bool]:
@@ -140,6 +155,17 @@ def api_line(api: Api) -> str:
     return f"{api.path}{signatures}{spans}"
 
 
+def op_line(rule: Rule, op: Op) -> str:
+    """A name of torch, where it is meant, and what to do instead."""
+    where = f" ({conditions(op)})" if op.args else ""
+    return f"{op.path}{where}: {op.advice or rule.advice}"
+
+
+def conditions(of: Case | Op) -> str:
+    """What arguments have to be, in words."""
+    return ", ".join(f"{name}: {' or '.join(words)}" for name, words in of.args.items())
+
+
 def span(since: str | None, removed: str | None) -> str:
     """The releases of torch_xla that have something, as ``  [since 1.5, gone in 2.7]``."""
     words = [f"since {since}"] if since else []
@@ -149,10 +175,9 @@ def span(since: str | None, removed: str | None) -> str:
 
 def case_line(case: Case) -> str:
     """Where a case holds, what becomes of the place, and how safely."""
-    conditions = sorted(case.context)
-    conditions += [f"{name}: {' or '.join(words)}" for name, words in case.args.items()]
-    conditions += [f"used as {word}" for word in sorted(case.used_as)]
-    when = f"{', '.join(conditions)}: " if conditions else ""
+    parts = [*sorted(case.context), *([conditions(case)] if case.args else [])]
+    parts += [f"used as {word}" for word in sorted(case.used_as)]
+    when = f"{', '.join(parts)}: " if parts else ""
     return f"{when}{_action(case)}"
 
 
@@ -185,6 +210,16 @@ def _data(rule: Rule) -> dict[str, Any]:
         "effort": str(rule.effort),
         "references": list(rule.references),
         "apis": [_api_data(api.path, api) for api in rule.apis.values()],
+        "ops": [
+            {
+                "name": op.path,
+                "signature": op.signature,
+                "args": {name: list(words) for name, words in op.args.items()},
+                "needs": list(op.needs),
+                "advice": op.advice,
+            }
+            for op in rule.ops
+        ],
         "cases": [_case_data(case) for case in rule.cases],
     }
 
