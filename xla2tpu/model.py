@@ -67,7 +67,8 @@ class Finding:
     byte offsets in the original file. ``counts`` tells a reference (one resolved use of a
     torch_xla name outside import statements) from the rest; ``blocks`` whether the file
     cannot be called done while the place stands. ``reason`` is the stable word for why
-    nothing is rewritten, None where there is a fix.
+    nothing is rewritten, None where there is a fix. In a notebook, ``cell`` is the number of
+    the cell, from 1, and lines count in it.
     """
 
     rule: str
@@ -89,6 +90,7 @@ class Finding:
     applied: bool = False
     suppressed: bool = False
     fix: Fix | None = None
+    cell: int | None = None
 
 
 @dataclass(slots=True)
@@ -97,7 +99,8 @@ class FileResult:
 
     ``output`` holds the new bytes where something is to be written, else None. ``error`` is
     set for exit status 2. ``held_back`` says why ``check --fix`` left the file alone.
-    ``helpers`` maps the helper names that go to the ``--helpers-module`` to their source.
+    ``helpers`` are the helpers that go to the ``--helpers-module``. ``edits`` make ``output`` of
+    ``source``.
     """
 
     path: str
@@ -109,6 +112,7 @@ class FileResult:
     error: str | None = None
     held_back: str | None = None
     helpers: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
 
     @property
     def references(self) -> int:
@@ -145,6 +149,7 @@ class Settings:
 
     ``partial`` lets ``fix`` leave a file half way. ``per_file_ignores`` maps a glob to code
     prefixes. ``root`` is the project's folder, from which the names across files are read.
+    ``notebook`` marks the cells of a notebook, whose functions no other process can import.
     """
 
     mode: Mode = Mode.CHECK
@@ -162,3 +167,4 @@ class Settings:
     device: str = "tpu"
     root: str | None = None
     with_fixes: bool = False
+    notebook: bool = False

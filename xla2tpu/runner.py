@@ -132,7 +132,7 @@ def run(request: Request, progress: Callable[[int], Progress] | None = None) -> 
             _check_codes({settings for _, settings in files})
         done.results += results
     elif not found.errors:
-        done.notes.append("no Python files found")
+        done.notes.append("no files found that are looked at")
     done.results.sort(key=lambda result: result.path.split(os.sep))
     _write(done, request, trees)
     return done
