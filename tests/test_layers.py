@@ -15,13 +15,14 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "xla2tpu"
 # Lowest first. A module may import from its own layer, without cycles, and from those before.
 LAYERS = {
-    "data": "model inhouse reasons prefilter comments source lines patterns git",
+    "data": "model kinds inhouse reasons prefilter comments source lines patterns git",
     "rules": "rules rulecheck ruleschema",
     "reading": "nodes scopes positions walk tree parsing exports project names syntax suites",
     "rewriting": "template signatures sites naming imports changes devices environment literals "
     "importsites match edits vanished layout deletions helpertexts placing plan",
     "transforms": "transforms",
-    "engine": "analysis markers findings engine helpersmodule exampleruns",
+    "engine": "analysis markers findings engine helpersmodule",
+    "files": "files exampleruns",
     "running": "config discover writer batch runner",
     "report": "report",
     "commands": "commands cli __main__ docs",
@@ -29,7 +30,7 @@ LAYERS = {
 LAYER = {name: i for i, names in enumerate(LAYERS.values()) for name in names.split()}
 HEAVY = {
     "libcst": {"reading", "rewriting", "transforms", "engine"},
-    "yaml": {"rules"},
+    "yaml": {"rules", "files"},
     "click": {"commands"},
     "concurrent": {"running"},
     "multiprocessing": {"running"},

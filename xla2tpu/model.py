@@ -92,6 +92,12 @@ class Finding:
     fix: Fix | None = None
     cell: int | None = None
 
+    @property
+    def where(self) -> str:
+        """Line and column as people read them, in a notebook behind the cell."""
+        cell = "" if self.cell is None else f"cell {self.cell}:"
+        return f"{cell}{self.line}:{self.column}"
+
 
 @dataclass(slots=True)
 class FileResult:

@@ -79,7 +79,7 @@ class Commands:
         ``keep`` and no ``whole`` such a command stays. ``prefix``: a word that stands elsewhere.
         """
         try:
-            found = commands(self.text, start, end, folded, docker)
+            found, heredocs = commands(self.text, start, end, folded, docker)
         except Unreadable:
             self.mentions(start, end, anchor=None if anchor == -1 else anchor)
             return
@@ -90,6 +90,8 @@ class Commands:
             here = command.line if anchor == -1 else anchor
             _Part(self, found, index, scope, rewritable, here, bounds, quoted).read()
         self._reads(start, end, anchor)
+        for first, last, line in heredocs:
+            self.mentions(first, last, anchor=line if anchor == -1 else anchor)
         for command in found:
             here = command.line if anchor == -1 else anchor
             words = body(command)
@@ -485,7 +487,8 @@ class _Installation:
             whole = self.it.without(self.install.found, self.install.index, self.install.whole)
             for place, _, _ in made:
                 if whole is None:
-                    place.refuse("unsupported-form")
+                    # What is installed beside it can be mended all the same.
+                    place.refuse("unsupported-form").group = ""
                 else:
                     place.edits = tuple(whole)
             return

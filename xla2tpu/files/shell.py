@@ -62,10 +62,10 @@ class Command:
 
 def commands(
     text: str, start: int = 0, end: int | None = None, folded: bool = False, docker: bool = False
-) -> list[Command]:
+) -> tuple[list[Command], list[tuple[int, int, int]]]:
     """The commands between two places of a text, in order. Raises `Unreadable`.
 
-    ``folded``: newlines are spaces. ``docker``: lines of comment may stand in continued lines.
+    The second list has the here documents: start, end and the line that begins them. ``folded``: newlines are spaces. ``docker``: lines of comment may stand in continued lines.
     """
     return _Reader(text, start, len(text) if end is None else end, folded, docker).read()
 
@@ -77,14 +77,14 @@ class _Reader:
         self.found: list[Command] = []
         self.here = Command()
         self.heredocs: list[str] = []
-        self.fresh = True
+        self.bodies: list[tuple[int, int, int]] = []
 
-    def read(self) -> list[Command]:
+    def read(self) -> tuple[list[Command], list[tuple[int, int, int]]]:
         self.here.line = self.at
         while self.at < self.end:
             self._step()
         self._finish("\n")
-        return self.found
+        return self.found, self.bodies
 
     def _step(self) -> None:
         text, at = self.text, self.at
@@ -150,6 +150,7 @@ class _Reader:
             match = closing.search(self.text, self.at, self.end)
             if match is None:
                 raise Unreadable(f"the here document {delimiter} does not end")
+            self.bodies.append((self.at, match.start(), self.here.line))
             self.at = match.end()
         self.heredocs = []
 

@@ -310,7 +310,11 @@ def _sources(text: str, leaves: list[Leaf], reader: _Reader) -> list[Place]:
                       anchor=line_at(text, leaf.start)[0])  # fmt: skip
         if text.startswith("[[", before[-1]):
             after = next((h for h in headers if h > leaf.start), len(text))
-            place.edits = (Edit(before[-1], _before_comments(text, after), ""),)
+            end = _before_comments(text, after)
+            if not text[: before[-1]].endswith(("\n\n", "\r\n\r\n")):
+                end -= len(text[before[-1] : end]) - len(text[before[-1] : end].rstrip())
+                end = line_at(text, end)[1]
+            place.edits = (Edit(before[-1], end, ""),)
         else:
             place.refuse("unsupported-form")
         places.append(place)
