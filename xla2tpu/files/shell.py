@@ -65,7 +65,8 @@ def commands(
 ) -> tuple[list[Command], list[tuple[int, int, int]]]:
     """The commands between two places of a text, in order. Raises `Unreadable`.
 
-    The second list has the here documents: start, end and the line that begins them. ``folded``: newlines are spaces. ``docker``: lines of comment may stand in continued lines.
+    The second list has the here documents: start, end and the line that begins them.
+    ``folded``: newlines are spaces. ``docker``: lines of comment may stand in continued lines.
     """
     return _Reader(text, start, len(text) if end is None else end, folded, docker).read()
 

@@ -108,7 +108,7 @@ def _schema() -> dict[str, Any]:
         rule={"type": "string", "pattern": "^XLA[0-9]{3}$"},
         name=_TEXT,
         path=_TEXT,
-        cell={"type": ["integer", "null"], "minimum": 1},
+        cell={"anyOf": [_POSITION, {"type": "null"}]},
         line=_POSITION,
         column=_POSITION,
         end_line=_POSITION,
