@@ -17,6 +17,7 @@ REASONS: dict[str, str] = {
     "environment": "the program reads or sets a variable of torch_xla's own run time",
     "file-format": "files that are already written depend on it",
     "generated-file": "the file is made by a tool, and has to be made anew",
+    "goes-together": "it changes together with a place that is left to a person",
     "guard-outside-project": "another package's torch_xla test turns False once torch_xla is gone",
     "imported-elsewhere": "another file of the project imports the name from here",
     "no-equivalent": "TorchTPU has nothing in its place",

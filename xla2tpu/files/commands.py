@@ -546,10 +546,7 @@ def _verdict(word: Word) -> requirements.Verdict | None:
         head = re.match(r"[\w.-]+(\[[\w,. -]*\])?", value)
         return requirements.verdict(head[0] if head else value, pinned=False)
     if name in requirements.COMPANIONS:
-        return requirements.Verdict(
-            "pin", name, Applicability.MANUAL, reason="unsupported-form",
-            advice=f"Let torch_tpu choose the release of {name}.",
-        )  # fmt: skip
+        return requirements.Verdict("pin", name, Applicability.UNSAFE, name)
     return None
 
 

@@ -150,8 +150,10 @@ def without_item(text: str, start: int, end: int) -> Edit:
     return Edit(before.start() if before else start, end, "")
 
 
-def mentions(text: str, spans: Iterable[tuple[int, int]], places: Iterable[Place]) -> list[Place]:
-    """What names torch_xla in these spans and is no place yet; it keeps nothing from running."""
+def mentions(
+    text: str, spans: Iterable[tuple[int, int]], places: Iterable[Place], blocks: bool = False
+) -> list[Place]:
+    """What names torch_xla in these spans and is no place yet; most of it does no harm."""
     from xla2tpu.files.commands import MENTION
 
     taken = [(p.start, p.end) for p in places]
@@ -159,6 +161,7 @@ def mentions(text: str, spans: Iterable[tuple[int, int]], places: Iterable[Place
     for start, end in spans:
         match = MENTION.search(text, start, end)
         if match and not any(a < end and start < b for a, b in taken):
-            place = Place("file-mention", match.start(), match.end(), match[0], blocks=False)
+            place = Place("file-mention", match.start(), match.end(), match[0], blocks=blocks)
+            place.anchor = line_at(text, match.start())[0] if blocks else None
             found.append(place.refuse("unsupported-form"))
     return found

@@ -19,7 +19,7 @@ _GENERATED = re.compile(
 )
 _OPTION = re.compile(r"(-f|--find-links|--extra-index-url|-i|--index-url)(?:\s+|=)(\S+)")
 _TPU_IMAGE = re.compile(r"\S*(?:gcr\.io/tpu-pytorch/|tpu-pytorch-releases/|tpu-pytorch/)\S*")
-_OLD_PYTHON = re.compile(r"(?:\S*/)?python:(3\.(?:[0-9]|10)(?![0-9])\S*)")
+OLD_PYTHON = re.compile(r"(?:\S*/)?python:(3\.(?:[0-9]|10)(?![0-9])\S*)")
 _IMAGE_ADVICE = (
     "Start from python:3.12-slim and install torch_tpu; tools of the old image are not in it."
 )
@@ -59,7 +59,7 @@ def requirements_txt(text: str) -> list[Place]:
             declared.items.append(item)
         spans.append((first, last))
     places = declared.places()
-    return [*places, *mentions(text, spans, places)]
+    return [*places, *mentions(text, spans, places, blocks=True)]
 
 
 def dotenv(text: str) -> list[Place]:
@@ -203,7 +203,7 @@ def dockerfile(text: str) -> list[Place]:
         scope = f"stage {stage}"
         if word in ("FROM", "ARG"):
             image = _TPU_IMAGE.search(rest)
-            old = _OLD_PYTHON.search(rest) if word == "FROM" else None
+            old = OLD_PYTHON.search(rest) if word == "FROM" else None
             if image:
                 at = start + image.start()
                 place = Place("base-image", at, at + len(image[0]), image[0], anchor=line)
@@ -228,32 +228,37 @@ def dockerfile(text: str) -> list[Place]:
 
 def _settings(found: Commands, text: str, word: str, line: int, start: int, end: int) -> None:
     """The variables of ``ENV a=b c=d``, of ``ENV a b`` and of ``ARG a=b``."""
-    old = re.compile(r"([A-Za-z_]\w*)[ \t]+([^=\r\n][^\r\n]*)").match(text, start, end)
-    if old and "=" not in text[start : old.end(1) + 1]:
-        pairs = [(old[1], old[2].strip(), old.start(1), old.end(2))]
+    # Lines of comment may stand in a continued instruction.
+    body = re.sub(r"(?m)^[ \t]*#.*$", lambda m: " " * len(m[0]), text[start:end])
+    old = re.match(r"([A-Za-z_]\w*)[ \t]+([^\r\n]*[^\s\\])", body)
+    if old and word == "ENV":
+        pairs = [(old[1], old[2], start, start + old.end(2))]
     else:
-        pattern = re.compile(r"([A-Za-z_]\w*)(?:=(\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\s\\]*))?")
+        pattern = re.compile(
+            r"(?<!\S)([A-Za-z_]\w*)=(\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^\s\\]|\\.)*)"
+        )
         pairs = [
-            (m[1], (m[2] or "").strip("\"'"), m.start(), m.end())
-            for m in pattern.finditer(text, start, end)
-            if m.start() == start or text[m.start() - 1] in " \t\n"
+            (m[1], m[2].strip("\"'"), start + m.start(), start + m.end())
+            for m in pattern.finditer(body)
         ]
-    ours = [p for p in pairs if variables.is_variable(p[0])]
-    doomed = [p for p in ours if _goes(p[0], p[1])]
-    for name, value, first, last in ours:
+    doomed = [p for p in pairs if variables.is_variable(p[0]) and _goes(p[0], p[1])]
+    for index, (name, value, first, last) in enumerate(pairs):
+        if not variables.is_variable(name):
+            continue
+        gone: Edit | None
         if len(doomed) == len(pairs):
             gone = Edit(line, end, "")
-        elif first == pairs[0][2]:
-            following = next(p[2] for p in pairs if p[2] > first)
-            gone = Edit(first, following, "")
+        elif index == 0:
+            gone = Edit(first, pairs[1][2], "")
         else:
-            gone = Edit(max(p[3] for p in pairs if p[3] <= first), last, "")
+            gone = Edit(pairs[index - 1][3], last, "")
+        if body[gone.start - start : gone.end - start] != text[gone.start : gone.end]:
+            gone = gone if gone.start == line else None  # a comment would go along
         place = Place("file-variable", first, last, name, anchor=line)
         at = text.find(value, first + len(name), last) if value else last
         span = (at, at + len(value))
         found.found.append(settled(place, value, (first, first + len(name)), gone, span))
-    if word == "ENV" or not _TPU_IMAGE.search(text, start, end):
-        found.mentions(start, end, anchor=line)
+    found.mentions(start, end, anchor=line)
 
 
 def _goes(name: str, value: str) -> bool:

@@ -188,7 +188,7 @@ class Work:
             )
             for place in group:
                 if stays and place.fixable:
-                    place.refuse("uses-remain")
+                    place.refuse("goes-together")
                 elif any(p.applicability is Applicability.UNSAFE for p in group):
                     place.applicability = Applicability.UNSAFE
 

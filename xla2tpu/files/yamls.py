@@ -13,7 +13,7 @@ import yaml
 from xla2tpu.files import variables
 from xla2tpu.files.commands import MENTION, Commands
 from xla2tpu.files.declared import Declarations, Item, line_at, mentions
-from xla2tpu.files.formats import settled
+from xla2tpu.files.formats import OLD_PYTHON, settled
 from xla2tpu.files.places import Place
 from xla2tpu.model import Edit
 
@@ -188,8 +188,11 @@ class _Walk:
             self.commands.found += _settings(self.text, value, (key, parent))
         elif word in ("image", "container") and isinstance(value, yaml.ScalarNode):
             span = (value.start_mark.index, value.end_mark.index)
-            if MENTION.search(value.value) or "tpu-pytorch" in value.value:
-                anchor = line_at(self.text, span[0])[0]
+            anchor = line_at(self.text, span[0])[0]
+            if OLD_PYTHON.match(value.value):
+                place = Place("python-floor", *span, value.value, anchor=anchor)
+                self.pythons.append((scope, place.refuse("python-floor")))
+            elif MENTION.search(value.value) or "tpu-pytorch" in value.value:
                 place = Place("base-image", *span, value.value, anchor=anchor)
                 self.commands.found.append(place.refuse("base-image"))
         elif word == "python-version":
