@@ -40,6 +40,7 @@ _VALUED = frozenset(
 )
 _FETCHERS = frozenset(("curl", "wget", "gsutil"))
 _SAYERS = frozenset(("echo", "printf", "grep", "egrep", "rg", "sed", "pkill"))
+_SETUP = re.compile(r"pytorch-xla-env-setup\.py|pytorch/xla/\S*env-setup\.py")
 _RUNTIME = re.compile(r"tpu-vm-(?:v4-)?pt-[\w.]+|tpu-vm-pt\S*")
 _XLA_DIST = "Run `{}` on each worker, by gcloud compute tpus tpu-vm ssh --worker=all --command."
 _TORCHRUN = "torchrun --nnodes=... --nproc_per_node=..."
@@ -235,7 +236,7 @@ class _Part:
         if _uninstalls(words):
             self.it.covered.append((words[0].start, words[-1].end))
             return
-        if any("pytorch-xla-env-setup.py" in w.value for w in words):
+        if _sets_up(words):
             self._setup(program, words)
             return
         self._launch(program, words)
@@ -569,6 +570,13 @@ def _installing(words: list[Word]) -> list[Word] | None:
         if not word.value.startswith("-"):
             return None
     return None
+
+
+def _sets_up(words: list[Word]) -> bool:
+    """Whether a command fetches or runs torch_xla's old script for Colab and Kaggle."""
+    values = [w.value for w in words]
+    named = any(_SETUP.search(v) for v in values)
+    return named or ("--version" in values and any(v.endswith("env-setup.py") for v in values))
 
 
 def _uninstalls(words: list[Word]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import bisect
 import json
+import keyword
 import os
 import re
 import warnings
@@ -30,10 +31,18 @@ _LITERAL = re.compile(r"[^\s,\]}]+")
 _CELL_MAGIC = re.compile(r"\s*%%(\w+)[ \t]*([^\n]*)\n?")
 _PYTHON_CELLS = frozenset(("time", "timeit", "capture", "prun", "memit", "python", "python3"))
 _PYTHON_LINES = frozenset(("time", "timeit", "prun", "memit", "lprun", "mprun"))
+_OTHER_CELLS = frozenset(
+    (
+        *("bash", "bigquery", "cmd", "css", "file", "html", "javascript", "js", "latex"),
+        *("markdown", "perl", "R", "ruby", "script", "sh", "shell", "sql", "svg", "sx"),
+        *("system", "writefile"),
+    )
+)
 _SHELL_CELLS = frozenset(("bash", "sh", "shell", "system", "sx"))
 _MAGIC = re.compile(r"([ \t]*)((?:[\w.\[\]\"', ]+=[ \t]*)?)(!!?|%|\?)([^\n]*)")
 _HELP = re.compile(r"[ \t]*[\w.]+\?{1,2}[ \t]*$")
 _AUTOMAGIC = re.compile(r"([ \t]*)()((?:pip)[ \t]+(?:install|uninstall)\b[^\n]*)")
+_OPTIONS = re.compile(r"(?:-[a-zA-Z]+(?:[ \t]*\d+)?[ \t]+)*")
 _BRACES = re.compile(r"\{([^{}\n]+)\}|\$(\w+)")
 _MARKER = "# TODO(xla2tpu)"
 
@@ -164,9 +173,7 @@ class Notebook(Document):
     def _parts(self, edit: Edit) -> Iterable[tuple[int, Edit]]:
         """An edit cell by cell, in characters of each."""
         if edit.start == edit.end:
-            index = self._insertion_cell(edit)
-            at = edit.start - self.cells[index].start
-            yield index, Edit(at, at, edit.content)
+            yield from self._insertion(edit)
             return
         content = edit.content
         for index, cell in enumerate(self.cells):
@@ -175,17 +182,26 @@ class Notebook(Document):
                 yield index, Edit(start - cell.start, end - cell.start, content)
                 content = ""
 
-    def _insertion_cell(self, edit: Edit) -> int:
-        """Between two cells, markers go to the one below, and imports to the one above."""
-        starts = [c.start for c in self.cells]
-        index = max(bisect.bisect_right(starts, edit.start) - 1, 0)
-        if edit.start != starts[index] or edit.content.lstrip().startswith(_MARKER):
-            return index
-        above = index - 1
-        while above >= 0 and (self.cells[above].masked or not self.cells[above].text.strip()):
-            above -= 1
-        # A cell that is no Python between the two is passed over only where that is possible.
-        return above if above == index - 1 >= 0 else index
+    def _insertion(self, edit: Edit) -> Iterable[tuple[int, Edit]]:
+        """Between two cells, markers go to the one below, whole lines to a program above."""
+        here = max(bisect.bisect_right([c.start for c in self.cells], edit.start) - 1, 0)
+        cell = self.cells[here]
+        at = edit.start - cell.start
+        # Nothing may stand above the first line of such a cell.
+        magic = at == 0 and cell.text.lstrip().startswith("%%")
+        marker = edit.content.lstrip().startswith(_MARKER)
+        if at == 0 and not marker and edit.content.endswith("\n"):
+            python = [i for i, c in enumerate(self.cells) if not c.masked and c.text.strip()]
+            above = [i for i in python if i < here]
+            if above:
+                end = self.cells[above[-1]].end - self.cells[above[-1]].start
+                yield above[-1], Edit(end, end, edit.content)
+                return
+            below = [i for i in python if i >= here and self.cells[i].text.lstrip()[:2] != "%%"]
+            here = below[0] if magic and below else here
+            magic = magic and not below
+        if not magic:
+            yield here, Edit(at, at, edit.content)
 
     def _cell_edits(self, cell: Cell, edits: list[Edit]) -> list[Edit]:
         """What changes in the JSON text for the edits of one cell."""
@@ -283,6 +299,7 @@ class _Builder:
         self.commands = Commands(document.text)
         self.files: list[tuple[str, int, int]] = []
         self.broken: list[Place] = []
+        self.indent = ""
 
     def same(self, first: int, last: int) -> None:
         """Take a part of the cells as it is."""
@@ -322,21 +339,30 @@ class _Builder:
             names = [word for word in rest.split() if not word.startswith("-")]
             if names:
                 self.files.append((names[0].strip("\"'"), body, cell.end))
-        self._opaque(cell)
+        used = _names(self.doc.text[body : cell.end]) if name not in _OTHER_CELLS else []
+        self._opaque(cell.start, cell.end, used)
 
-    def _opaque(self, cell: Cell) -> None:
-        self.mask("get_ipython()", cell.start, cell.end - 1)
-        self.same(cell.end - 1, cell.end)
+    def _opaque(self, start: int, end: int, names: list[str]) -> None:
+        """Take a call that uses these names in place of what cannot be read."""
+        while self.doc.text.startswith(_MARKER, start):
+            line = self.doc.text.index("\n", start) + 1
+            self.same(start, line)
+            start = line
+        self.mask(f"get_ipython({', '.join(names)})", start, end - 1)
+        self.same(end - 1, end)
 
     def _python(self, cell: Cell, start: int) -> None:
         text = self.doc.text[start : cell.end]
         if _parses(text):
             self.same(start, cell.end)
             return
+        # IPython takes the indentation of the first line from all lines.
+        indented = re.match(r"(?:[ \t]*\n)*([ \t]+)(?=\S)", text)
+        self.indent = indented[1] if indented else ""
         mark = len(self.parts), self.size, len(self.segments)
         for first, last, found in _statements(text):
             if found is None:
-                self.same(start + first, start + last)
+                self._line(start + first, start + last)
             else:
                 self._magic(start + first, start + last, found)
         if _parses("".join(self.parts[mark[0] :])):
@@ -348,17 +374,24 @@ class _Builder:
                 Place("invalid-syntax", start, cell.end - 1, "").refuse("does-not-parse")
             )
         cell.masked = True
-        self.mask("get_ipython()", start, cell.end - 1)
-        self.same(cell.end - 1, cell.end)
+        self._opaque(start, cell.end, _names(text))
+
+    def _line(self, first: int, last: int) -> None:
+        """Take a line as it is, without the indentation of the cell."""
+        width = len(self.indent)
+        if width and self.doc.text.startswith(self.indent, first, last):
+            self.mask("", first, first + width)
+            first += width
+        self.same(first, last)
 
     def _magic(self, first: int, last: int, found: re.Match[str]) -> None:
         """A line that is no Python: ``!command``, ``%magic``, ``name = !command``, ``name?``."""
         text = self.doc.text
         stop = last - (text[last - 1 : last] == "\n")
         # Its whole line may go where no block would be empty.
-        whole = (first, last) if not found[1] and not found[2] else None
+        whole = (first, last) if found[1] == self.indent and not found[2] else None
         at = first + found.end(2)
-        self.same(first, at)
+        self._line(first, at)
         sign = found[3] if found[3] in ("!", "!!", "%", "?") else ""
         inner = at + len(sign)
         rest = text[inner:stop]
@@ -367,6 +400,8 @@ class _Builder:
             word = name[0] if name else ""
             begin = inner + len(word)
             begin += len(text[begin:stop]) - len(text[begin:stop].lstrip(" \t"))
+            options = _OPTIONS.match(text, begin, stop)
+            begin = options.end() if options and word in ("time", "timeit") else begin
             said = text[begin:stop]
             if word in _PYTHON_LINES and not said.startswith("-") and _parses(said) and said:
                 self.mask("", at, begin)
@@ -439,8 +474,9 @@ def _parses(text: str) -> bool:
 
 
 def _names(text: str) -> list[str]:
-    """The names that a piece of Python in a magic may use, as text where it does not parse."""
-    return list(dict.fromkeys(re.findall(r"(?<![\w.\"'-])[A-Za-z_]\w*(?=\s*[.(\[,)\s]|$)", text)))
+    """The names that a text may use which cannot be read as Python."""
+    found = dict.fromkeys(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
+    return [name for name in found if not keyword.iskeyword(name)]
 
 
 def _expanded(text: str) -> list[str]:
