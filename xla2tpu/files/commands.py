@@ -68,6 +68,8 @@ class Commands:
     installs: list[_Install] = field(default_factory=list)
     covered: list[tuple[int, int]] = field(default_factory=list)
     asking: set[str] = field(default_factory=set)
+    # Environments that get jax[tpu], which needs libtpu from somewhere.
+    sharing: set[str] = field(default_factory=set)
 
     def add(
         self, start: int, end: int, scope: str = "", *, folded: bool = False,
@@ -156,6 +158,8 @@ class Commands:
             words = _requirements(install.words)
             if any(requirements.asks(w.value) for w, _ in words):
                 self.asking.add(install.scope)
+            if any(requirements.name_of(w.value) == "jax" and "tpu" in w.value for w, _ in words):
+                self.sharing.add(install.scope)
         for install in self.installs:
             if install.scope in self.asking:
                 _Installation(self, install).read()
@@ -453,9 +457,7 @@ class _Installation:
         words = self.install.words
         wanted = _requirements(words)
         names = [requirements.name_of(w.value) for w, _ in wanted]
-        shared = any(
-            n == "jax" and "tpu" in w.value for n, (w, _) in zip(names, wanted, strict=True)
-        )
+        shared = self.install.scope in self.it.sharing
         nightly = any(w.value == "--pre" for w in words)
         left = 0
         made: list[tuple[Place, Word, str]] = []

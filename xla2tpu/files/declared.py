@@ -79,6 +79,8 @@ class Declarations:
         )  # fmt: skip
         names = {requirements.name_of(i.text) for i in self.items}
         if item.locked:
+            # A marker would be gone with the next making.
+            place.anchor = None
             return place.refuse("generated-file", _GENERATED)
         if verdict.reason is not None:
             return place.refuse(verdict.reason, verdict.advice)

@@ -162,6 +162,7 @@ def lock(text: str) -> list[Place]:
 
 # -- container files -----------------------------------------------------------------------------
 
+_RUN_FLAGS = re.compile(r"(?:--[\w-]+(?:=\S+)?[ \t]+)*")
 _INSTRUCTION = re.compile(r"[ \t]*([A-Za-z]+)[ \t]+")
 
 
@@ -213,6 +214,8 @@ def dockerfile(text: str) -> list[Place]:
                 place = Place("python-floor", at, at + len(old[0]), old[0], anchor=line)
                 advice = "Take an image with Python 3.11 or newer, such as python:3.12-slim."
                 olds.append((scope, place.refuse("python-floor", advice)))
+        flags = _RUN_FLAGS.match(text, start, end) if word == "RUN" else None
+        start = flags.end() if flags else start
         if word == "RUN" and not rest.lstrip().startswith(("[", "<<")):
             found.add(start, end, scope, docker=True, anchor=line, whole=(line, end))
         elif word in ("CMD", "ENTRYPOINT") and not rest.lstrip().startswith("["):
@@ -249,11 +252,13 @@ def _settings(found: Commands, text: str, word: str, line: int, start: int, end:
         if len(doomed) == len(pairs):
             gone = Edit(line, end, "")
         elif index == 0:
-            gone = Edit(first, pairs[1][2], "")
+            gone = Edit(first, pairs[1][2], "") if len(pairs) > 1 else None
         else:
             gone = Edit(pairs[index - 1][3], last, "")
-        if body[gone.start - start : gone.end - start] != text[gone.start : gone.end]:
-            gone = gone if gone.start == line else None  # a comment would go along
+        if gone is not None and gone.start != line:
+            # No comment may go along.
+            kept = body[gone.start - start : gone.end - start] == text[gone.start : gone.end]
+            gone = gone if kept else None
         place = Place("file-variable", first, last, name, anchor=line)
         at = text.find(value, first + len(name), last) if value else last
         span = (at, at + len(value))

@@ -146,7 +146,8 @@ class Notebook(Document):
         return self._byte(self._raw_at(cell, inside))
 
     def _byte(self, at: int) -> int:
-        return len(self.raw[:at].encode()) + self.lead
+        # Notebooks are large by their outputs.
+        return self.lead + (at if self.raw.isascii() else len(self.raw[:at].encode()))
 
     def _raw_at(self, cell: Cell, inside: int) -> int:
         """Where a character of a cell stands in the JSON text."""

@@ -406,7 +406,8 @@ class Work:
         stale = []
         for below, markers in self._markers().items():
             wanted = [code for code, _ in desired.get(below, [])]
-            for line, code in markers:
+            # Of two with one code, that right above the place is its own.
+            for line, code in reversed(markers):
                 if code in wanted:
                     wanted.remove(code)
                 elif self.selected(code):
