@@ -12,64 +12,180 @@ from hypothesis import strategies as st
 from xla2tpu.files.places import apply
 from xla2tpu.model import Mode, state_of
 
+# One piece a line; those without a newline stand in PARTS.
 PIECES = {
-    "requirements.txt": [
-        "torch_xla\n", "torch-xla==2.6.0  # a\n", "torch==2.6\n", "torch\n", "numpy<2\n", "libtpu\n",
-        "-f https://storage.googleapis.com/libtpu-releases/index.html\n", "# b é\n", "\n",
-        "jax[tpu]\n", "torch_xla[pallas]; python_version<'3.9'\n", "-r c.txt\n", "x @ y\n",
-        "torch_xla  # xla2tpu: ignore[XLA910]\n", "torchvision==0.1 \\\n", "git+https://github.com/pytorch/xla\n",
-    ],
-    "a.sh": [
-        "export PJRT_DEVICE=TPU\n", "PJRT_DEVICE=TPU python a.py\n", "pip install torch_xla\n",
-        "pip install torch==2.0 libtpu && ls\n", "if a; then\n", "fi\n", "else\n", "cat <<E\n", "E\n",
-        "# c\n", "echo 'torch_xla'\n", "  export XLA_USE_BF16=1 A=2\n", "python xla_spawn.py --num_cores 8 a\n",
-        "gcloud a --command='PJRT_DEVICE=TPU python a'\n", "\\\n", "'", '"', "$(", ")", "; ", "&& ", "| ",
-        "docker run -e PJRT_DEVICE=TPU x\n", "unset XRT_TPU_CONFIG\n", "{ ", "}\n", "é\n",
-    ],
-    "Dockerfile": [
-        "FROM python:3.9\n", "FROM gcr.io/tpu-pytorch/xla:a\n", "ENV PJRT_DEVICE=TPU A=1\n", "ENV A b\n",
-        "RUN pip install torch_xla \\\n", "  && pip install libtpu\n", "# a\n", "RUN ls\n", "\n",
-        "RUN pip install torch==2.0\n", "CMD PJRT_DEVICE=TPU a\n", "ENV PJRT_DEVICE=TPU \\\n", " B=1\n",
-        'RUN ["pip", "torch_xla"]\n', "RUN <<E\n", "E\n", "ARG X=torch_xla\n", "ENV XLA_SYNC_WAIT 1\n",
-    ],
-    ".github/workflows/a.yml": [
-        "jobs:\n", "  a:\n", "    steps:\n", "    - run: pip install torch_xla\n", "    env:\n",
-        "      PJRT_DEVICE: TPU\n", "      A: b\n", "    - run: |\n", "        export PJRT_DEVICE=TPU\n",
-        "        pip install torch==2.0\n", "      python-version: [3.8]\n", "  b:\n", "# c é\n",
-        "    container: gcr.io/tpu-pytorch/xla\n", "    - run: 'torch_xla'\n", "        libtpu\n",
-    ],
-    "pyproject.toml": [
-        "[project]\n", "dependencies = [\n", "'torch_xla',\n", '"torch==2.0",\n', "]\n", "# a\n", "libtpu = 1\n",
-        'requires-python = ">=3.8"\n', "[tool.poetry.dependencies]\n", 'torch-xla = "^2"\n',
-        'torch = {version = "^1"}\n', "[[tool.uv.index]]\n", "[project.optional-dependencies]\n",
-        'url = "https://storage.googleapis.com/libtpu-releases/a"\n', "a = ['torch_xla[tpu]']\n", "\n",
-    ],
-    "setup.cfg": [
-        "[options]\n", "install_requires =\n", "    torch_xla\n", "    torch==2.0\n", "# a\n", "    # b\n",
-        "python_requires = >=3.8\n", "[options.extras_require]\n", "tpu = torch_xla\n", "    libtpu\n",
-    ],
-    ".env": [
-        "PJRT_DEVICE=TPU\n", "export XLA_SYNC_WAIT='1' # a\n", "XLA_USE_BF16=1\n", "A=torch_xla\n", "# é\n",
-        "# TODO(xla2tpu): XLA917 a\n", "XRT_TPU_CONFIG=a  # noqa: XLA917\n",
-    ],
-    "environment.yml": [
-        "dependencies:\n", "  - python=3.8\n", "  - pip:\n", "    - torch_xla\n", "    - torch==2.0\n",
-        "    - libtpu\n", "  - pytorch=2\n", "variables:\n", "  PJRT_DEVICE: TPU\n", "  A: b\n", "# a\n",
-    ],
-    "setup.py": [
-        "from setuptools import setup\n", "R = [\n", "    'torch_xla',\n", "    'torch==2.0',  # é\n", "]\n",
-        "setup(install_requires=R, python_requires='>=3.8')\n", "import torch_xla.core.xla_model as xm\n",
-        "xm.mark_step()\n", "R += ['libtpu']\n", "setup(install_requires=['torch_xla', 'libtpu'])\n",
-        "get_ipython().system('pip install torch_xla')\n", "if R:\n", "    get_ipython().magic('env PJRT_DEVICE=TPU')\n",
-    ],
-}  # fmt: skip
-CELLS = [
-    "import torch_xla.core.xla_model as xm\n", "import torch\n", "xm.mark_step()\n", "x = xm.xla_device()\n",
-    "%time xm.mark_step()\n", "%timeit -n 3 f(x)\n", "!pip install torch_xla\n", "%env PJRT_DEVICE=TPU\n",
-    "if x:\n", "    !ls {xm}\n", "    xm.mark_step()\n", "y = !ls\n", "x?\n", "'''\n", "(\n", ")\n", "# é 😀\n",
-    "xm.master_print('a')\n", "print(xm.xla_device())", "def f():\n", "    return xm.get_ordinal()\n", "\n",
-    "get_ipython().system('pip install torch_xla')\n", "print 'x'\n",
-]  # fmt: skip
+    "requirements.txt": """\
+torch_xla
+torch-xla==2.6.0  # a
+torch==2.6
+torch
+numpy<2
+libtpu
+-f https://storage.googleapis.com/libtpu-releases/index.html
+# b é
+
+jax[tpu]
+torch_xla[pallas]; python_version<'3.9'
+-r c.txt
+x @ y
+torch_xla  # xla2tpu: ignore[XLA910]
+torchvision==0.1 \\
+git+https://github.com/pytorch/xla
+""",
+    "a.sh": """\
+export PJRT_DEVICE=TPU
+PJRT_DEVICE=TPU python a.py
+pip install torch_xla
+pip install torch==2.0 libtpu && ls
+if a; then
+fi
+else
+cat <<E
+E
+# c
+echo 'torch_xla'
+  export XLA_USE_BF16=1 A=2
+python xla_spawn.py --num_cores 8 a
+gcloud a --command='PJRT_DEVICE=TPU python a'
+\\
+docker run -e PJRT_DEVICE=TPU x
+unset XRT_TPU_CONFIG
+}
+é
+""",
+    "Dockerfile": """\
+FROM python:3.9
+FROM gcr.io/tpu-pytorch/xla:a
+ENV PJRT_DEVICE=TPU A=1
+ENV A b
+RUN pip install torch_xla \\
+  && pip install libtpu
+# a
+RUN ls
+
+RUN pip install torch==2.0
+CMD PJRT_DEVICE=TPU a
+ENV PJRT_DEVICE=TPU \\
+ B=1
+RUN ["pip", "torch_xla"]
+RUN <<E
+E
+ARG X=torch_xla
+ENV XLA_SYNC_WAIT 1
+""",
+    ".github/workflows/a.yml": """\
+jobs:
+  a:
+    steps:
+    - run: pip install torch_xla
+    env:
+      PJRT_DEVICE: TPU
+      A: b
+    - run: |
+        export PJRT_DEVICE=TPU
+        pip install torch==2.0
+      python-version: [3.8]
+  b:
+# c é
+    container: gcr.io/tpu-pytorch/xla
+    - run: 'torch_xla'
+        libtpu
+""",
+    "pyproject.toml": """\
+[project]
+dependencies = [
+'torch_xla',
+"torch==2.0",
+]
+# a
+libtpu = 1
+requires-python = ">=3.8"
+[tool.poetry.dependencies]
+torch-xla = "^2"
+torch = {version = "^1"}
+[[tool.uv.index]]
+[project.optional-dependencies]
+url = "https://storage.googleapis.com/libtpu-releases/a"
+a = ['torch_xla[tpu]']
+
+""",
+    "setup.cfg": """\
+[options]
+install_requires =
+    torch_xla
+    torch==2.0
+# a
+    # b
+python_requires = >=3.8
+[options.extras_require]
+tpu = torch_xla
+    libtpu
+""",
+    ".env": """\
+PJRT_DEVICE=TPU
+export XLA_SYNC_WAIT='1' # a
+XLA_USE_BF16=1
+A=torch_xla
+# é
+# TODO(xla2tpu): XLA917 a
+XRT_TPU_CONFIG=a  # noqa: XLA917
+""",
+    "environment.yml": """\
+dependencies:
+  - python=3.8
+  - pip:
+    - torch_xla
+    - torch==2.0
+    - libtpu
+  - pytorch=2
+variables:
+  PJRT_DEVICE: TPU
+  A: b
+# a
+""",
+    "setup.py": """\
+from setuptools import setup
+R = [
+    'torch_xla',
+    'torch==2.0',  # é
+]
+setup(install_requires=R, python_requires='>=3.8')
+import torch_xla.core.xla_model as xm
+xm.mark_step()
+R += ['libtpu']
+setup(install_requires=['torch_xla', 'libtpu'])
+get_ipython().system('pip install torch_xla')
+if R:
+    get_ipython().magic('env PJRT_DEVICE=TPU')
+""",
+}
+CELLS = """\
+import torch_xla.core.xla_model as xm
+import torch
+xm.mark_step()
+x = xm.xla_device()
+%time xm.mark_step()
+%timeit -n 3 f(x)
+!pip install torch_xla
+%env PJRT_DEVICE=TPU
+if x:
+    !ls {xm}
+    xm.mark_step()
+y = !ls
+x?
+'''
+(
+)
+# é 😀
+xm.master_print('a')
+def f():
+    return xm.get_ordinal()
+
+get_ipython().system('pip install torch_xla')
+print 'x'
+"""
+PARTS = {"a.sh": ["'", '"', "$(", ")", "; ", "&& ", "| ", "{ "]}
+PARTS_OF_CELLS = ["print(xm.xla_device())"]
 MAGICS = [
     "",
     "",
@@ -94,6 +210,11 @@ def examples(number: int) -> settings:
     )
 
 
+def pieces_of(name: str) -> list[str]:
+    """The pieces of a kind of file."""
+    return PIECES[name].splitlines(keepends=True) + PARTS.get(name, [])
+
+
 def check(data: bytes, name: str, mode: Mode, unsafe: bool, partial: bool) -> None:
     """Nothing fails; what changes is what the edits say; a second run changes nothing."""
     how = {"mode": mode, "unsafe": unsafe, "partial": partial}
@@ -116,7 +237,7 @@ def check(data: bytes, name: str, mode: Mode, unsafe: bool, partial: bool) -> No
 @examples(150)
 @given(st.data())
 def test_any_text(name: str, data: st.DataObject) -> None:
-    pieces = data.draw(st.lists(st.sampled_from(PIECES[name]), max_size=12))
+    pieces = data.draw(st.lists(st.sampled_from(pieces_of(name)), max_size=12))
     mode, unsafe, partial = _how(data)
     text = "".join(pieces)
     check(text.encode(), name, mode, unsafe, partial)
@@ -126,7 +247,10 @@ def test_any_text(name: str, data: st.DataObject) -> None:
 @examples(200)
 @given(st.data())
 def test_any_notebook(data: st.DataObject) -> None:
-    cell = st.tuples(st.sampled_from(MAGICS), st.lists(st.sampled_from(CELLS), max_size=6))
+    cell = st.tuples(
+        st.sampled_from(MAGICS),
+        st.lists(st.sampled_from(CELLS.splitlines(keepends=True) + PARTS_OF_CELLS), max_size=6),
+    )
     cells = ["".join([magic, *lines]) for magic, lines in data.draw(st.lists(cell, max_size=5))]
     how = data.draw(st.sampled_from([{"indent": 1}, {"ensure_ascii": False}, {}]))
     document = {

@@ -182,6 +182,15 @@ def test_magics_are_kept(before: str, after: str) -> None:
     assert migrated(IMPORT, before) == ["import torch", after]
 
 
+def test_an_indented_cell_stays_indented() -> None:
+    cell = "    if x:\n        xm.master_print(x)\n    print(xm.xla_device())\n    !echo {xm}"
+    assert migrated(IMPORT, cell)[1] == (
+        "    if x:\n        if (dist.get_rank() if dist.is_initialized() else 0) == 0:\n"
+        '            print(x)\n    print(torch.device("tpu"))\n    # TODO(xla2tpu): XLA005 Say '
+        "what the module is used for; TorchTPU has no such module.\n    !echo {xm}"
+    )
+
+
 @pytest.mark.parametrize(
     "cell",
     ["!echo {xm}", "%prun -s x f(xm)", "%%wandb\nf(xm)", "print 'torch_xla', xm", "x = %run $xm"],

@@ -233,6 +233,7 @@ def _settings(found: Commands, text: str, word: str, line: int, start: int, end:
     """The variables of ``ENV a=b c=d``, of ``ENV a b`` and of ``ARG a=b``."""
     # Lines of comment may stand in a continued instruction.
     body = re.sub(r"(?m)^[ \t]*#.*$", lambda m: " " * len(m[0]), text[start:end])
+    strange = False
     old = re.match(r"([A-Za-z_]\w*)[ \t]+([^\r\n]*[^\s\\])", body)
     if old and word == "ENV":
         pairs = [(old[1], old[2], start, start + old.end(2))]
@@ -244,12 +245,16 @@ def _settings(found: Commands, text: str, word: str, line: int, start: int, end:
             (m[1], m[2].strip("\"'"), start + m.start(), start + m.end())
             for m in pattern.finditer(body)
         ]
+        # What else stands there is not known; then nothing can be taken out.
+        strange = word == "ENV" and pattern.sub("", body).replace("\\", "").strip() != ""
     doomed = [p for p in pairs if variables.is_variable(p[0]) and _goes(p[0], p[1])]
     for index, (name, value, first, last) in enumerate(pairs):
         if not variables.is_variable(name):
             continue
         gone: Edit | None
-        if len(doomed) == len(pairs):
+        if strange:
+            gone = None
+        elif len(doomed) == len(pairs):
             gone = Edit(line, end, "")
         elif index == 0:
             gone = Edit(first, pairs[1][2], "") if len(pairs) > 1 else None

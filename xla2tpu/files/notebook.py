@@ -231,17 +231,19 @@ class Notebook(Document):
             tail += 1
         middle = [self._dump(line) for line in lines[same : len(lines) - tail]]
         items = cell.source.items
-        between = self._between(cell.source)
         replaced = items[same : len(items) - tail]
+        if not middle and not replaced:
+            return []
+        if not items:
+            return [Edit(cell.source.start, cell.source.end, f"[{', '.join(middle)}]")]
+        between = self._between(cell.source)
         if replaced and middle:
             return [Edit(replaced[0].start, replaced[-1].end, between.join(middle))]
         if middle and same:
             text = "".join(between + line for line in middle)
             return [Edit(items[same - 1].end, items[same - 1].end, text)]
-        if middle and items:
+        if middle:
             return [Edit(items[0].start, items[0].start, "".join(m + between for m in middle))]
-        if not replaced:
-            return []
         if same:
             return [Edit(items[same - 1].end, replaced[-1].end, "")]
         if tail:
@@ -301,6 +303,7 @@ class _Builder:
         self.files: list[tuple[str, int, int]] = []
         self.broken: list[Place] = []
         self.indent = ""
+        self.indented: list[tuple[int, int, str]] = []
 
     def same(self, first: int, last: int) -> None:
         """Take a part of the cells as it is."""
@@ -367,6 +370,8 @@ class _Builder:
             else:
                 self._magic(start + first, start + last, found)
         if _parses("".join(self.parts[mark[0] :])):
+            if self.indent:
+                self.indented.append((mark[1], self.size, self.indent))
             return
         del self.parts[mark[0] :], self.segments[mark[2] :]
         self.size = mark[1]
@@ -390,7 +395,7 @@ class _Builder:
         text = self.doc.text
         stop = last - (text[last - 1 : last] == "\n")
         # Its whole line may go where no block would be empty.
-        whole = (first, last) if found[1] == self.indent and not found[2] else None
+        whole = (first, last) if found[1] in ("", self.indent) and not found[2] else None
         at = first + found.end(2)
         self._line(first, at)
         sign = found[3] if found[3] in ("!", "!!", "%", "?") else ""
@@ -447,11 +452,35 @@ class _Builder:
             if any(not s.same and s.start < p < s.end
                    for s in self.segments for p in (edit.start, edit.end)):  # fmt: skip
                 return None
-            goes = not edit.content or edit.start == edit.end
-            start = self._edge(edit.start, behind=not goes)
-            end = start if edit.start == edit.end else self._edge(edit.end, behind=False)
-            made.append(Edit(start, end, edit.content))
+            indent = self._indent_at(edit.start)
+            if edit.start == edit.end:
+                at, content = self._inserted(edit, indent)
+                made.append(Edit(at, at, content))
+                continue
+            start = self._edge(edit.start, behind=bool(edit.content))
+            end = self._edge(edit.end, behind=False)
+            inner, last = edit.content[:-1], edit.content[-1:]
+            # IPython takes the indentation of a cell from all of its lines.
+            made.append(Edit(start, end, inner.replace("\n", f"\n{indent}") + last))
         return made
+
+    def _inserted(self, edit: Edit, indent: str) -> tuple[int, str]:
+        """Where an insertion goes, and its text with the indentation of the cell."""
+        at = self._edge(edit.start, behind=False)
+        prefix = any(
+            s.start == s.end == edit.start and not self.doc.text[s.first : s.last].strip()
+            for s in self.segments
+        )
+        if not indent:
+            return at, edit.content
+        if prefix or not edit.content.endswith("\n"):
+            at += len(indent) * prefix
+            return at, edit.content.replace("\n", f"\n{indent}")
+        return at, re.sub(r"(?m)^(?=.)", indent, edit.content)
+
+    def _indent_at(self, at: int) -> str:
+        """The indentation of the cell around a position, which IPython takes away."""
+        return next((i for a, b, i in self.indented if a <= at < b), "")
 
     def _edge(self, at: int, behind: bool) -> int:
         """Where an edge of an edit stands; where a prefix is masked, before or behind it."""
@@ -617,6 +646,7 @@ def _fill(document: Notebook, path: str, run: Runner) -> None:
     text = masked(program, hidden)
     if prefilter.interesting(program.encode()):
         document.programs.append(_program(text, path, run, builder.span, builder.moved))
+    document.foreign += [(start, end) for _, start, end in builder.files]
     for name, start, end in builder.files:
         body = document.text[start:end]
         written = os.path.join(os.path.dirname(path), name)

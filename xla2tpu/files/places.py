@@ -81,7 +81,7 @@ class Program:
 
 @dataclass(slots=True)
 class Document:
-    """A text, its places and its programs. ``cells`` of a notebook are told by ``cell_of``."""
+    """A text, its places and its programs."""
 
     data: bytes
     text: str
@@ -91,6 +91,8 @@ class Document:
     programs: list[Program] = field(default_factory=list)
     # Files with a grammar of their own for comments leave the unused ones to the engine.
     plain: bool = True
+    # Where programs stand whose comments are not those of the document.
+    foreign: list[tuple[int, int]] = field(default_factory=list)
 
     def newline(self) -> str:
         """The newline that the text uses first."""
@@ -394,7 +396,10 @@ class Work:
         present: dict[int, list[tuple[int, str]]] = {}
         markers = self.comments.markers
         for line, code in markers.items():
+            start = self.lines.starts[line - 1]
             if not self.doc.plain and not code.startswith("XLA91"):
+                continue
+            if any(a <= start < b for a, b in self.doc.foreign):
                 continue
             below = line + 1
             while below in markers:

@@ -212,8 +212,7 @@ class _Walk:
         line = line_at(text, start)[0]
         if node.style == "|":
             header = line_at(text, start)[1]
-            sole = len([part for part in node.value.splitlines() if part.strip()]) == 1
-            self.commands.add(header, end, scope, whole=whole, keep=sole)
+            self.commands.add(header, end, scope, whole=whole, keep=True)
         elif node.style == ">":
             header = line_at(text, start)[1]
             self.commands.add(header, end, scope, folded=True, anchor=line, whole=whole, keep=True)
