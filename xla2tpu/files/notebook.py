@@ -364,6 +364,7 @@ class _Builder:
         indented = re.match(r"(?:[ \t]*\n)*([ \t]+)(?=\S)", text)
         self.indent = indented[1] if indented else ""
         mark = len(self.parts), self.size, len(self.segments)
+        shells = len(self.commands.found), len(self.commands.installs)
         for first, last, found in _statements(text):
             if found is None:
                 self._line(start + first, start + last)
@@ -375,7 +376,10 @@ class _Builder:
             return
         del self.parts[mark[0] :], self.segments[mark[2] :]
         self.size = mark[1]
-        if MENTION.search(text):
+        # What such a cell hands to a shell is left with the rest of it.
+        handed = len(self.commands.found), len(self.commands.installs)
+        del self.commands.found[shells[0] :], self.commands.installs[shells[1] :]
+        if MENTION.search(text) or handed != shells:
             self.broken.append(
                 Place("invalid-syntax", start, cell.end - 1, "").refuse("does-not-parse")
             )
