@@ -50,12 +50,12 @@ def interesting(data: bytes) -> bool:
 _AROUND = re.compile(
     rb"torch[-_.](?:xla|tpu)|pytorch[-/]xla|tpu-pytorch|xla_spawn|xla_dist|accelerate launch"
     rb"|tpu-vm-(?:v4-)?pt"
-    rb"|xla2tpu|PJRT_|XRT_|XLA_[A-Z]|PT_?XLA|COLAB_TPU_ADDR|ALLREDUCE_GRADIENTS_BUCKET|TPUVM_MODE"
-    rb"|TPU_MEGACORE|TPU_NUM_DEVICES|TPU_MESH_CONTROLLER|CONVERT_SHLO|COLLECTIVE_MATMUL_IN_MP"
+    rb"|xla2tpu|PJRT_|XRT_|XLA_[A-Z]|PT_?XLA|ALLREDUCE_GRADIENTS_BUCKET"
+    rb"|TPU_NUM_DEVICES|CONVERT_SHLO|COLLECTIVE_MATMUL_IN_MP"
     rb"|NUMERIC_CC_TOKEN",
 )
 # In JSON, quotes of strings in code are escaped.
-_IN_NOTEBOOK = re.compile(rb"openxla|torchxla_trace|\\\"xla[\\:]|'xla[':]|xla2tpu")
+_IN_NOTEBOOK = re.compile(rb"COLAB_TPU_ADDR|openxla|torchxla_trace|\\\"xla[\\:]|'xla[':]|xla2tpu")
 
 
 def matters(kind: Kind, data: bytes) -> bool:

@@ -149,6 +149,12 @@ def test_commands(before: str, after: str) -> None:
     assert migrated(f"set -e\n{before}\n", "a.sh", todo=False) == f"set -e\n{after}\n"
 
 
+@pytest.mark.parametrize("pin", ["torch>=2.16", "torch==2.17.*", "torch~=3.0"])
+def test_nothing_is_lowered(pin: str) -> None:
+    found = told(f"{pin}\ntorch_xla\n", "requirements.txt")
+    assert [r for _, _, r in found] == ["unsupported-form", "goes-together"]
+
+
 def test_nightly_builds_are_left() -> None:
     text = "pip install --pre torch==2.7.0.dev1 torch_xla\n"
     assert [r for _, _, r in told(text, "a.sh")] == ["unsupported-form", "goes-together"]

@@ -27,6 +27,7 @@ from helpers_files import migrated, told
         ('gcloud a --command "PJRT_DEVICE=TPU python t.py"', 'gcloud a --command "python t.py"'),
         ('bash -c "export PJRT_DEVICE=TPU; ls"', 'bash -c "ls"'),
         ("export XLA_FLAGS=--xla_dump_to=d", "export XLA_FLAGS=--xla_dump_to=d"),
+        ("export TPU_MEGACORE=a TPUVM_MODE=1", "export TPU_MEGACORE=a TPUVM_MODE=1"),
         ("export LIBTPU_INIT_ARGS=a TPU_NAME=b", "export LIBTPU_INIT_ARGS=a TPU_NAME=b"),
         (
             "cd examples\npython xla_spawn.py --num_cores 8 run.py --x",

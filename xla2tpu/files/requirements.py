@@ -13,6 +13,7 @@ from xla2tpu.model import Applicability
 
 try:
     from packaging import markers, requirements, specifiers
+    from packaging import version as versions
 except ImportError:  # the extra is not installed
     _PACKAGING = False
 else:
@@ -160,6 +161,9 @@ def _companion(parsed: Any, text: str, name: str, pinned: bool) -> Verdict | Non
         return None
     if parsed.marker is not None and not _on_some_python(parsed.marker):
         return None
+    if _is_newer(parsed.specifier, releases[-1]):
+        # Nothing is lowered.
+        return _manual("pin", name, "unsupported-form", f"torch_tpu has no room for this {name}.")
     extras = f"[{','.join(sorted(parsed.extras))}]" if parsed.extras else ""
     space = " " if re.match(r"[\w.-]+(\[[^\]]*\])?\s+[<>=!~]", text) else ""
     new = f"{parsed.name}{extras}"
@@ -171,6 +175,15 @@ def _companion(parsed: Any, text: str, name: str, pinned: bool) -> Verdict | Non
 def _takes(specifier: Any, releases: tuple[str, ...]) -> bool:
     """Whether a specifier takes one of the releases, or a later one than are known yet."""
     return any(specifier.contains(release) for release in releases)
+
+
+def _is_newer(specifier: Any, last: str) -> bool:
+    """Whether a specifier asks for more than the last release that torch_tpu goes with."""
+    pinned = [s for s in specifier if s.operator in ("==", "~=")]
+    newest = versions.Version(last)
+    return specifier.contains("999.0") or any(
+        versions.Version(s.version.removesuffix(".*")) > newest for s in pinned
+    )
 
 
 def _wheel(text: str, name: str, pinned: bool) -> Verdict | None:
@@ -229,7 +242,8 @@ def poetry(name: str, constraint: str) -> str | None:
     if name == "python":
         low = any(parsed.contains(f"3.{minor}.9") for minor in range(5, 11))
         return f">={floor}" if low else None
-    return None if _takes(parsed, releases) else f">={floor}"
+    stays = _takes(parsed, releases) or _is_newer(parsed, releases[-1])
+    return None if stays else f">={floor}"
 
 
 def _without_carets(constraint: str) -> str | None:

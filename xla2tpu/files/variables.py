@@ -1,7 +1,8 @@
 """Environment variables where files around the code set them, and what becomes of each.
 
 Source of the meanings: torch_xla's documentation of its variables, releases 1.5 to 2.9, and the
-names that the libraries of torch_tpu 0.2.0 read.
+names that the libraries of torch_tpu 0.2.0 read. Variables of libtpu, which jax reads as well, are
+nobody's but their user's.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _GONE = re.compile(
     r"|DISABLE_FUNCTIONALIZATION|STABLEHLO_COMPILE|LAYOUTS|RNG_BIT_GENERATOR"
     r"|RELEASE_GIL_DURING_TRANSFER|TPU_MAX_INFLIGHT_COMPUTATIONS|USE_DUMMY_STORE"
     r"|COORDINATOR_PORT|USE_IFRT|REGISTER_INSTALLED_PLUGINS)"
-    r"|COLAB_TPU_ADDR|ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB|ENABLE_COLLECTIVE_MATMUL_IN_MP"
-    r"|DISABLE_NUMERIC_CC_TOKEN|TPU_MESH_CONTROLLER_(ADDRESS|PORT)|TPUVM_MODE|TPU_MEGACORE)\Z"
+    r"|ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB|ENABLE_COLLECTIVE_MATMUL_IN_MP"
+    r"|DISABLE_NUMERIC_CC_TOKEN)\Z"
 )
 _RENAMED = {
     "XLA_PERSISTENT_CACHE_PATH": "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT",
