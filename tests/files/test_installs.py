@@ -20,6 +20,7 @@ WHEEL = "https://storage.googleapis.com/tpu-pytorch/wheels/tpuvm/{}-1.13-cp38-cp
         ("torch_xla", "torch_tpu"),
         ("torch-xla", "torch-tpu"),
         ("torch_xla[tpu]~=2.6.0", "torch_tpu>=0.2.0"),
+        ("torch-xla[tpu] == 2.5.1", "torch-tpu >= 0.2.0"),
         ('torch_xla==2.0; sys_platform == "linux"', 'torch_tpu>=0.2.0; sys_platform == "linux"'),
         ("torch_xla[tpu] @ https://x.org/torch_xla.whl", "torch_tpu>=0.2.0"),
         (WHEEL.format("torch_xla"), "torch_tpu>=0.2.0"),

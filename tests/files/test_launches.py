@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from helpers_files import migrated, told
+
+from xla2tpu.files import run_source
+from xla2tpu.model import Mode, Settings
 
 
 @pytest.mark.parametrize(
@@ -45,7 +50,6 @@ def test_rewritten(before: str, after: str) -> None:
     [
         ("export XLA_USE_BF16=1", "XLA917", "numerics"),
         ("PJRT_DEVICE=CPU pytest", "XLA917", "environment"),
-        ("PJRT_DEVICE=CUDA pytest", "XLA917", "other-hardware"),
         ("export XRT_TPU_CONFIG='x;y'", "XLA917", "environment"),
         ("export TPU_NUM_DEVICES=4", "XLA917", "environment"),
         ('test "$PJRT_DEVICE" = TPU', "XLA917", "environment"),
@@ -78,3 +82,26 @@ def test_what_is_said_does_no_harm() -> None:
 
     (finding,) = run("echo installing torch_xla\n", "a.sh").findings
     assert not finding.blocks
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("PJRT_DEVICE=CUDA pytest\npip install torch_xla\n", "a.sh"),
+        ("torch-neuronx\ntorch_xla\n", "requirements.txt"),
+        ('dependencies = ["torch_xla", "neuronx-cc"]\n', "pyproject.toml"),
+    ],
+)
+def test_other_hardware_is_left_alone(text: str, name: str) -> None:
+    text = "[project]\n" + text if name.endswith("toml") else text
+    assert {reason for _, _, reason in told(text, name)} == {"other-hardware"}
+    assert migrated(text, name) == text
+    assert migrated(text, name, any_hardware=True) != text
+
+
+def test_code_beside_a_file_tells_its_hardware(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch_neuronx\n")
+    settings = Settings(mode=Mode.MIGRATE, unsafe=True, root=str(tmp_path))
+    result = run_source(b"torch_xla\n", str(tmp_path / "requirements.txt"), settings)
+    assert [f.reason for f in result.findings] == ["other-hardware"]
+    assert result.output is None

@@ -16,8 +16,7 @@ from xla2tpu import prefilter
 from xla2tpu.files.places import Document, Place, Program, Work, decode, masked
 from xla2tpu.kinds import Kind, kind_of
 from xla2tpu.model import FileResult, Settings, Status
-from xla2tpu.project import Project
-from xla2tpu.rules import load_rules
+from xla2tpu.project import Project, find_root, project_of
 
 _PYTHON = (Kind.PYTHON, Kind.SETUP_PY)
 
@@ -58,7 +57,12 @@ def _run(
         return _python(data, path, settings, project, released, kind)
     text, encoding, lead = decode(data)
     document = Document(data, text, encoding, lead, _detector(kind)(text))
-    return Work(document, path, settings, load_rules(settings.rule_files)).result()
+    return Work(document, path, settings, project or _project(path, settings)).result()
+
+
+def _project(path: str, settings: Settings) -> Project:
+    """The project of a file, for what is known of its hardware."""
+    return project_of(settings.root or find_root(path))
 
 
 def _detector(kind: Kind) -> Callable[[str], list[Place]]:
@@ -109,7 +113,7 @@ def _python(
         lambda edits: [replace(e, start=at(e.start - lead), end=at(e.end - lead)) for e in edits],
     )
     document = Document(data, text, encoding, lead, places, [program], plain=False)
-    return Work(document, path, settings, load_rules(settings.rule_files)).result()
+    return Work(document, path, settings, project or _project(path, settings)).result()
 
 
 def _notebook(data: bytes, path: str, settings: Settings, project: Project | None) -> FileResult:
@@ -129,7 +133,7 @@ def _notebook(data: bytes, path: str, settings: Settings, project: Project | Non
         document = notebook.read(data, path, run)
     except notebook.NotNotebook as error:
         return FileResult(path, Status.ERROR, source=data, error=str(error))
-    return Work(document, path, settings, load_rules(settings.rule_files)).result()
+    return Work(document, path, settings, project or _project(path, settings)).result()
 
 
 def _problem(

@@ -482,6 +482,8 @@ class _Installation:
             else:
                 also = verdict.also if verdict.also not in names else None
                 new = f"{verdict.new} {also}" if also else verdict.new
+                if nightly:
+                    place.applicability = Applicability.UNSAFE
                 made.append((place, word, new))
                 left += bool(verdict.new)
             left += not place.fixable

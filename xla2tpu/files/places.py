@@ -7,6 +7,7 @@ positions are characters of its text; `locate` and `file_edits` bring them to th
 from __future__ import annotations
 
 import bisect
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -24,11 +25,18 @@ from xla2tpu.model import (
     Status,
     state_of,
 )
-from xla2tpu.rules import Rule, RuleSet
+from xla2tpu.project import Project
+from xla2tpu.rules import Rule, load_rules
 
 # What stands in for the text of a place in a program that the engine reads. No source has it.
 FILLER = "\x7f"
 _SYNTAX, _UNUSED_SUPPRESSION, _STALE_MARKER = "XLA000", "XLA095", "XLA096"
+_OTHER_HARDWARE = re.compile(
+    r"(?<![\w-])(?:torch[-_]neuronx?|neuronx?[-_](?:cc|distributed)|libneuronxla|optimum[-_]neuron"
+    r"|tt[-_](?:torch|xla)|(?:torch|pjrt)[-_]plugin[-_]tt|torchacc)(?![\w-])"
+    r"|PJRT_DEVICE[\"']?\s*[=:, ]\s*[\"']?(?:NEURON|CUDA|GPU|ROCM|XPU)\b",
+    re.I,
+)
 _OWN_MARKER = re.compile(r"# TODO\(xla2tpu\): XLA91\d")
 _ORDER = (Status.CLEAN, Status.DONE, Status.READY, Status.NEEDS_WORK, Status.ERROR)
 
@@ -152,15 +160,26 @@ def apply(data: bytes, edits: Iterable[Edit], encoding: str) -> bytes:
 class Work:
     """One document on its way to a result."""
 
-    def __init__(self, document: Document, path: str, settings: Settings, rules: RuleSet) -> None:
+    def __init__(self, document: Document, path: str, settings: Settings, project: Project) -> None:
+        rules = load_rules(settings.rule_files)
         self.doc, self.path, self.settings, self.rules = document, path, settings, rules
         self.by_detector = {r.detector: r for r in rules.rules.values() if r.detector}
         self.by_detector["invalid-syntax"] = rules.rules[_SYNTAX]
         self.lines = Lines(document.text)
         self.comments = comments_.read_lines(document.text)
         self.places = sorted(document.places, key=lambda p: (p.start, p.end))
+        if self.places and not settings.any_hardware and self._other_hardware(project):
+            for place in self.places:
+                place.refuse("other-hardware")
+                place.anchor = None
         self.suppressed = {p for p in self.places if self._is_suppressed(p)}
         self._settle()
+
+    def _other_hardware(self, project: Project) -> bool:
+        """Whether the file, or the code beside it, is for other hardware than TPUs."""
+        if _OTHER_HARDWARE.search(self.doc.text) is not None:
+            return True
+        return project.other_hardware(os.path.abspath(self.path)) is not None
 
     def rule(self, place: Place) -> Rule:
         """The rule that speaks about a place."""
@@ -189,8 +208,9 @@ class Work:
                 self.selected(self.rule(p).code) for p in group
             )
             for place in group:
-                if stays and place.fixable:
-                    place.refuse("goes-together")
+                if stays:
+                    if place.fixable:
+                        place.refuse("goes-together")
                 elif any(p.applicability is Applicability.UNSAFE for p in group):
                     place.applicability = Applicability.UNSAFE
 

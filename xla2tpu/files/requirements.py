@@ -132,6 +132,8 @@ def _torch_xla(parsed: Any, text: str, pinned: bool) -> Verdict:
     sign = "-" if "-" in parsed.name else "_"
     fixed = pinned and (parsed.specifier or parsed.url)
     new = (_FIRST if fixed else "torch_tpu").replace("_", sign)
+    if _spaced(text):
+        new = new.replace(">=", " >= ")
     extras = {canonical(e) for e in parsed.extras}
     also = "jax" if "pallas" in extras else None
     if "cuda" in extras:
@@ -165,11 +167,16 @@ def _companion(parsed: Any, text: str, name: str, pinned: bool) -> Verdict | Non
         # Nothing is lowered.
         return _manual("pin", name, "unsupported-form", f"torch_tpu has no room for this {name}.")
     extras = f"[{','.join(sorted(parsed.extras))}]" if parsed.extras else ""
-    space = " " if re.match(r"[\w.-]+(\[[^\]]*\])?\s+[<>=!~]", text) else ""
+    space = " " if _spaced(text) else ""
     new = f"{parsed.name}{extras}"
     if pinned:
         new += f"{space}>={space}{floor}"
     return Verdict("pin", name, Applicability.UNSAFE, _with_marker(text, new))
+
+
+def _spaced(text: str) -> bool:
+    """Whether a requirement has spaces around its operator."""
+    return re.match(r"[\w.-]+(\[[^\]]*\])?\s+[<>=!~]", text) is not None
 
 
 def _takes(specifier: Any, releases: tuple[str, ...]) -> bool:
