@@ -125,10 +125,12 @@ class Notebook(Document):
 
     raw: str = ""
     cells: list[Cell] = field(default_factory=list)
+    # Characters and bytes of the file before the source of each cell.
+    known: list[tuple[int, int]] = field(default_factory=list)
 
     def cell_at(self, at: int) -> Cell:
         """The cell of a position; at the very end the last one."""
-        index = bisect.bisect_right([c.start for c in self.cells], at) - 1
+        index = bisect.bisect_right(self.cells, at, key=lambda c: c.start) - 1
         return self.cells[max(index, 0)]
 
     def locate(self, start: int, end: int) -> tuple[int, int, int, int, int | None]:
@@ -146,8 +148,18 @@ class Notebook(Document):
         return self._byte(self._raw_at(cell, inside))
 
     def _byte(self, at: int) -> int:
-        # Notebooks are large by their outputs.
-        return self.lead + (at if self.raw.isascii() else len(self.raw[:at].encode()))
+        if self.raw.isascii():
+            return self.lead + at
+        if not self.known:
+            # Notebooks are large by their outputs: what stands between cells is measured once.
+            chars = size = 0
+            for cell in self.cells:
+                size += len(self.raw[chars : cell.source.start].encode())
+                chars = cell.source.start
+                self.known.append((chars, size))
+        index = bisect.bisect_right(self.known, (at, self.lead + len(self.data))) - 1
+        chars, size = self.known[index] if index >= 0 else (0, 0)
+        return self.lead + size + len(self.raw[chars:at].encode())
 
     def _raw_at(self, cell: Cell, inside: int) -> int:
         """Where a character of a cell stands in the JSON text."""
@@ -177,7 +189,10 @@ class Notebook(Document):
             yield from self._insertion(edit)
             return
         content = edit.content
-        for index, cell in enumerate(self.cells):
+        first = max(bisect.bisect_right(self.cells, edit.start, key=lambda c: c.start) - 1, 0)
+        for index, cell in enumerate(self.cells[first:], first):
+            if cell.start >= edit.end:
+                return
             start, end = max(edit.start, cell.start), min(edit.end, cell.end)
             if start < end:
                 yield index, Edit(start - cell.start, end - cell.start, content)
@@ -185,7 +200,7 @@ class Notebook(Document):
 
     def _insertion(self, edit: Edit) -> Iterable[tuple[int, Edit]]:
         """Between two cells, markers go to the one below, whole lines to a program above."""
-        here = max(bisect.bisect_right([c.start for c in self.cells], edit.start) - 1, 0)
+        here = max(bisect.bisect_right(self.cells, edit.start, key=lambda c: c.start) - 1, 0)
         cell = self.cells[here]
         at = edit.start - cell.start
         # Nothing may stand above the first line of such a cell.

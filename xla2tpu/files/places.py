@@ -166,6 +166,7 @@ class Work:
         self.by_detector = {r.detector: r for r in rules.rules.values() if r.detector}
         self.by_detector["invalid-syntax"] = rules.rules[_SYNTAX]
         self.lines = Lines(document.text)
+        self.fixes: dict[str, tuple[Edit, ...]] = {}
         self.comments = comments_.read_lines(document.text)
         self.places = sorted(document.places, key=lambda p: (p.start, p.end))
         if self.places and not settings.any_hardware and self._other_hardware(project):
@@ -336,17 +337,24 @@ class Work:
         suppressed = place in self.suppressed
         fix = None
         if place.fixable and not suppressed:
-            together = [
-                p for p in self.places if p is place or (p.group and p.group == place.group)
-            ]
-            edits = [e for p in together for e in p.edits] if self.settings.with_fixes else []
             title = rule.fix_title or rule.title
-            fix = Fix(title, place.applicability, self.doc.file_edits(_merged(edits)))
+            fix = Fix(title, place.applicability, self._together(place))
         message = (place.message or rule.message).replace("{api}", place.api)
         return self._at(
             rule, place.start, place.end, place.api, place.blocks, place.applicability, message,
             place.advice or rule.advice, place.reason, applied, suppressed, fix,
         )  # fmt: skip
+
+    def _together(self, place: Place) -> tuple[Edit, ...]:
+        """The edits of a fix: those of its group, which are the same for all of it."""
+        if not self.settings.with_fixes:
+            return ()
+        if not place.group:
+            return self.doc.file_edits(_merged(place.edits))
+        if place.group not in self.fixes:
+            edits = [e for p in self.places if p.group == place.group for e in p.edits]
+            self.fixes[place.group] = self.doc.file_edits(_merged(edits))
+        return self.fixes[place.group]
 
     def _at(
         self, rule: Rule, start: int, end: int, api: str, blocks: bool,
