@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from xla2tpu.files import requirements
+from xla2tpu.files.commands import MENTION
 from xla2tpu.files.places import Place
 from xla2tpu.model import Applicability, Edit
 
@@ -156,8 +157,6 @@ def mentions(
     text: str, spans: Iterable[tuple[int, int]], places: Iterable[Place], blocks: bool = False
 ) -> list[Place]:
     """What names torch_xla in these spans and is no place yet; most of it does no harm."""
-    from xla2tpu.files.commands import MENTION
-
     taken = [(p.start, p.end) for p in places]
     found = []
     for start, end in spans:
