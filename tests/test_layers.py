@@ -15,14 +15,15 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "xla2tpu"
 # Lowest first. A module may import from its own layer, without cycles, and from those before.
 LAYERS = {
-    "data": "model inhouse reasons prefilter comments source lines patterns git",
+    "data": "model kinds inhouse reasons prefilter comments source lines patterns git",
     "rules": "rules rulecheck ruleschema kerneltable",
     "reading": "nodes scopes positions walk tree parsing exports project names syntax suites",
     "rewriting": "template signatures sites naming imports changes processes flow devices "
     "batches loaders environment literals importsites workers processgroups match missingops "
     "edits vanished layout deletions helpertexts placing plan",
     "transforms": "transforms",
-    "engine": "analysis afterswap markers findings engine helpersmodule exampleruns",
+    "engine": "analysis afterswap markers findings engine helpersmodule",
+    "files": "files exampleruns",
     "running": "config discover projectfacts writer batch runner baseline",
     "report": "report",
     "emulator": "emulator",
@@ -33,7 +34,7 @@ LAYERS = {
 LAYER = {name: i for i, names in enumerate(LAYERS.values()) for name in names.split()}
 HEAVY = {
     "libcst": {"reading", "rewriting", "transforms", "engine"},
-    "yaml": {"rules"},
+    "yaml": {"rules", "files"},
     "click": {"commands"},
     "torch": {"emulator"},
     "concurrent": {"running", "server"},

@@ -68,6 +68,7 @@ def test_shape() -> None:
         "rule": "XLA101",
         "name": "mark-step",
         "path": "t.py",
+        "cell": None,
         "line": 1,
         "column": 1,
         "end_line": 1,

@@ -208,7 +208,7 @@ def test_unknown_code_prefix_stops_before_anything() -> None:
 
 def test_no_files() -> None:
     done = run(Request())
-    assert done.notes == ["no Python files found"]
+    assert done.notes == ["no files found that are looked at"]
     assert done.exit_status() == 0
 
 

@@ -30,6 +30,12 @@ from xla2tpu.source import Source
 from xla2tpu.tree import Tree
 
 _HARDWARE = "XLA090"
+_LAUNCHES = frozenset(("XLA506", "XLA507"))
+_NOTEBOOK_LAUNCH = (
+    "Write the function to a file (%%writefile train.py) and run it in one cell: !eval"
+    """ "$(python -m torch.tpu.distributed | sed 's/^/export /')"; """
+    "torchrun --nproc_per_node=8 train.py"
+)
 
 
 @functools.cache
@@ -105,6 +111,8 @@ class Analysis:
             self._refuse_hardware(self.hardware)
         elif self.for_tpu:
             self.sites += MissingOps(tree, self.builder).sites()
+        if settings.notebook:
+            self._refuse_launches()
         settle_dependents(self.sites)
         self.plan.sites = self.sites
         self.suppressed = {s for s in self.sites if self._is_suppressed(s)}
@@ -183,6 +191,13 @@ class Analysis:
         site = Site(rule, vendor, node, node, self.tree.root, "file", counts=False)
         site.refuse("other-hardware")
         self.sites.append(site)
+
+    def _refuse_launches(self) -> None:
+        """Other processes cannot import the functions of a notebook, and its kernel has the TPU."""
+        for site in self.sites:
+            if site.rule.code in _LAUNCHES:
+                site.refuse("notebook")
+                site.advice = _NOTEBOOK_LAUNCH
 
     def is_selected(self, code: str) -> bool:
         settings = self.settings

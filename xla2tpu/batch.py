@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from xla2tpu import prefilter
 from xla2tpu.inhouse import NOTHING, InHouse
+from xla2tpu.kinds import Kind, kind_of
 from xla2tpu.model import FileResult, Mode, Settings, Status
 from xla2tpu.project import Project, find_root, forget, project_of
 
@@ -26,6 +27,8 @@ Progress = Callable[..., None]
 # Starting processes costs more than this many files.
 _FILES_FOR_A_POOL = 16
 _ROUNDS = 5
+_PYTHON = (Kind.PYTHON, Kind.SETUP_PY)
+_CODE = (*_PYTHON, Kind.NOTEBOOK)
 
 
 def run_project(
@@ -51,24 +54,30 @@ def run_project(
         root = settings.root or find_root(path)
         in_house = _in_house(settings.rule_files)
         project = projects[root] = project_of(root, in_house)
-        project.note(path, data)
         job = (path, replace(settings, root=root))
-        if prefilter.interesting(data) or in_house.mentioned(data):
+        kind = kind_of(path) or Kind.PYTHON
+        if kind in _PYTHON:
+            project.note(path, data)
+        if prefilter.matters(kind, data) or (kind in _CODE and in_house.mentioned(data)):
             matter.append(job)
-        else:
+        elif kind in _PYTHON:
             waiting.append(job)
+        else:
+            _tell(progress)
     for job in waiting:
         if _leads(projects[job[1].root or ""], job[0]):
             matter.append(job)
         else:
             _tell(progress)
     if matter:
-        from xla2tpu import engine  # noqa: F401
+        python = any((kind_of(path) or Kind.PYTHON) in _CODE for path, _ in matter)
+        if python:
+            from xla2tpu import engine  # noqa: F401
 
         # What is loaded by now stays: the collector need not look at it for each file.
         gc.freeze()
         # Read before processes are forked, so that each need not do it again.
-        for project in projects.values():
+        for project in projects.values() if python else ():
             project.hints()
         for result in _run_all(matter, jobs, progress):
             results[result.path] = result
@@ -132,10 +141,10 @@ def run_bytes(
     project: Project | None = None,
 ) -> FileResult:
     """Run the engine over bytes that were read; a fault of ours becomes the file's error."""
-    from xla2tpu import engine
+    from xla2tpu import files
 
     try:
-        return engine.run_source(data, path, settings, project=project, released=released)
+        return files.run_source(data, path, settings, project=project, released=released)
     except Exception as error:  # one file must not end the run
         text = f"internal error, nothing written: {type(error).__name__}: {error}"
         return FileResult(path, Status.ERROR, source=data, error=text)

@@ -32,12 +32,14 @@ class Comments:
     """The comments of a file that speak to the tool. Lines count from 1.
 
     ``misspelt`` are those that suppress nothing because they name no code: line, column, text.
+    ``below`` are suppressions that hold for the line under them.
     """
 
     suppressions: list[Suppression] = field(default_factory=list)
     whole_file: Suppression | None = None
     markers: dict[int, str] = field(default_factory=dict)
     misspelt: list[tuple[int, int, str]] = field(default_factory=list)
+    below: dict[int, Suppression] = field(default_factory=dict)
 
     def suppress(self, code: str, lines: range) -> bool:
         """Whether a finding on these lines is suppressed; notes the comment as used."""
@@ -48,6 +50,11 @@ class Comments:
         for suppression in self.suppressions:
             if suppression.line in lines and any(code.startswith(c) for c in suppression.codes):
                 suppression.used.update(c for c in suppression.codes if code.startswith(c))
+                return True
+        for line in lines if self.below else ():
+            above = self.below.get(line)
+            if above is not None and any(code.startswith(c) for c in above.codes):
+                above.used.update(c for c in above.codes if code.startswith(c))
                 return True
         return False
 
@@ -88,6 +95,36 @@ def _codes(text: str) -> tuple[str, ...]:
     """Our codes in a list of codes."""
     codes = (c.upper() for c in re.split(r"[,\s]+", text))
     return tuple(c for c in codes if c.startswith(FAMILIES))
+
+
+def read_lines(text: str) -> Comments:
+    """Find the comments of a file around the code, in which ``#`` begins one.
+
+    A suppression on a line of its own holds for the line below too, since some of these formats
+    have no comments behind other text.
+    """
+    found = Comments()
+    if "xla2tpu" not in text and not _NOQA_OURS.search(text):
+        return found
+    for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        if "#" not in line:
+            continue
+        matches = [m for p in (_IGNORE, _NOQA) if (m := p.search(line))]
+        column = min((m.start() for m in matches), default=len(line))
+        ours = tuple(c for match in matches for c in _codes(match[1]))
+        whole = _IGNORE_FILE.search(line)
+        if whole:
+            given = _codes(whole[1]) if whole[1] is not None else FAMILIES
+            found.whole_file = Suppression(number, whole.start(), given)
+        if ours:
+            said = Suppression(number, column, ours)
+            found.suppressions.append(said)
+            if not line[:column].strip():
+                found.below[number + 1] = said
+        marked = _MARKER.match(line)
+        if marked:
+            found.markers[number] = marked[1]
+    return found
 
 
 def marker(indent: str, code: str, advice: str) -> str:

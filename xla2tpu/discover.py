@@ -1,4 +1,4 @@
-"""From the paths of the command line to the Python files behind them."""
+"""From the paths of the command line to the files behind them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from xla2tpu.config import Configs
+from xla2tpu.kinds import kind_of
 from xla2tpu.patterns import matches
 
-SUFFIXES = (".py", ".pyi")
 EXCLUDED_FOLDERS = frozenset(
     (
         ".bzr",
@@ -142,7 +142,7 @@ def _walk(
         if stat.S_ISDIR(mode):
             if not skips_folder(path) and not _excluded_inside(path, tree, configs):
                 yield from _walk(path, tree, configs, errors)
-        elif name.endswith(SUFFIXES) and not _excluded_inside(path, tree, configs):
+        elif kind_of(path) is not None and not _excluded_inside(path, tree, configs):
             yield from _file(path, tree, stat.S_ISLNK(mode), stat.S_ISREG(mode), errors)
 
 
@@ -173,7 +173,7 @@ def _scan(
             # A repository below an unversioned folder has its own ignored files.
             nested = os.path.lexists(os.path.join(path, ".git"))
             yield from (_walk if nested else _scan)(path, tree, configs, errors)
-        elif entry.name.endswith(SUFFIXES) and not _excluded_inside(path, tree, configs):
+        elif kind_of(path) is not None and not _excluded_inside(path, tree, configs):
             regular = entry.is_file(follow_symlinks=False)
             yield from _file(path, tree, entry.is_symlink(), regular, errors)
 

@@ -126,7 +126,7 @@ def _verify(
         ):
             problem = "the result still uses what was rewritten"
     if problem is not None:
-        result.output = None
+        result.output, result.edits = None, ()
         result.status = Status.ERROR
         result.error = f"internal error, nothing written: {problem} ({codes})"
         for finding in result.findings:
@@ -195,7 +195,7 @@ class _Run(Analysis):
         edits = to_bytes(texts, self.source.text, self.source.encoding, self.source.lead)
         output = apply_edits(self.data, edits, self.source.encoding)
         if output != self.data:
-            result.output = output
+            result.output, result.edits = output, tuple(edits)
         result.helpers = assembly.helpers if self.builder.naming.helpers_module else ()
         if done:
             result.status = Status.DONE if self._is_ours() else Status.CLEAN

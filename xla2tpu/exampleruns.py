@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla2tpu.engine import run_source
+from xla2tpu.files import run_source
 from xla2tpu.model import FileResult, Mode, Settings
 from xla2tpu.project import Project
 from xla2tpu.rules import Example, Rule, load_rules
@@ -33,7 +33,7 @@ def of_example(example: Example, rule_files: tuple[str, ...] = ()) -> list[str]:
         ("after", after, Mode.FIX),
         ("after", after, Mode.CHECK),
     ):
-        result = _run(source, _settings(example, mode, rule_files))
+        result = _run(source, _settings(example, mode, rule_files), example.filename)
         if result.error is not None:
             return [f"{key}: {result.error}"]
         output = source if result.output is None else result.output.decode()
@@ -46,10 +46,12 @@ def of_example(example: Example, rule_files: tuple[str, ...] = ()) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _run(source: str, settings: Settings) -> FileResult:
+def _run(source: str, settings: Settings, filename: str | None = None) -> FileResult:
     in_house = load_rules(settings.rule_files).in_house
     project = Project(_ROOT, in_house=in_house)
-    return run_source(source.encode(), f"{_ROOT}/example.py", settings, project=project)
+    return run_source(
+        source.encode(), f"{_ROOT}/{filename or 'example.py'}", settings, project=project
+    )
 
 
 def _left(result: FileResult) -> list[str]:

@@ -76,7 +76,8 @@ class Finding:
     torch_xla name outside import statements) from the rest; ``blocks`` whether the file
     cannot be called done while the place stands. ``reason`` is the stable word for why
     nothing is rewritten, None where there is a fix. ``in_baseline``: it is suppressed because
-    the baseline knows it.
+    the baseline knows it. In a notebook, ``cell`` is the number of the cell, from 1, and lines
+    count in it.
     """
 
     rule: str
@@ -99,6 +100,13 @@ class Finding:
     suppressed: bool = False
     in_baseline: bool = False
     fix: Fix | None = None
+    cell: int | None = None
+
+    @property
+    def where(self) -> str:
+        """Line and column as people read them, in a notebook behind the cell."""
+        cell = "" if self.cell is None else f"cell {self.cell}:"
+        return f"{cell}{self.line}:{self.column}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +133,8 @@ class FileResult:
 
     ``output`` holds the new bytes where something is to be written, else None. ``error`` is
     set for exit status 2. ``held_back`` says why ``check --fix`` left the file alone.
-    ``helpers`` maps the helper names that go to the ``--helpers-module`` to their source.
-    ``notes`` are there for `migrate` alone.
+    ``helpers`` are the helpers that go to the ``--helpers-module``. ``edits`` make ``output`` of
+    ``source``. ``notes`` are there for `migrate` alone.
     """
 
     path: str
@@ -139,6 +147,7 @@ class FileResult:
     held_back: str | None = None
     helpers: tuple[str, ...] = ()
     notes: list[Note] = field(default_factory=list)
+    edits: tuple[Edit, ...] = ()
 
     @property
     def references(self) -> int:
@@ -176,6 +185,7 @@ class Settings:
     ``partial`` lets ``fix`` leave a file half way. ``per_file_ignores`` maps a glob to code
     prefixes. ``processes`` is ``single`` where the programs never run in several processes.
     ``root`` is the project's folder, from which the names across files are read.
+    ``notebook`` marks the cells of a notebook, whose functions no other process can import.
     """
 
     mode: Mode = Mode.CHECK
@@ -195,3 +205,4 @@ class Settings:
     processes: str = "several"
     root: str | None = None
     with_fixes: bool = False
+    notebook: bool = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from xla2tpu.kinds import Kind
+
 # Packages with tests for torch_xla that turn False without it, whoever calls them.
 GUARD_PACKAGES = frozenset(
     {
@@ -65,6 +67,29 @@ def migrated(data: bytes) -> bool:
             return _MIGRATED.search(data) is not None
         at = data.find(b"tpu", at + 3)
     return False
+
+
+# What stands in files around the code: the packages, their sources, variables, launchers.
+_AROUND = re.compile(
+    rb"torch[-_.](?:xla|tpu)|pytorch[-/]xla|tpu-pytorch|xla_spawn|xla_dist|accelerate launch"
+    rb"|tpu-vm-(?:v4-)?pt"
+    rb"|xla2tpu|PJRT_|XRT_|XLA_[A-Z]|PT_?XLA|ALLREDUCE_GRADIENTS_BUCKET"
+    rb"|TPU_NUM_DEVICES|CONVERT_SHLO|COLLECTIVE_MATMUL_IN_MP"
+    rb"|NUMERIC_CC_TOKEN",
+)
+# In JSON, quotes of strings in code are escaped.
+_IN_NOTEBOOK = re.compile(rb"COLAB_TPU_ADDR|openxla|torchxla_trace|\\\"xla[\\:]|'xla[':]|xla2tpu")
+
+
+def matters(kind: Kind, data: bytes) -> bool:
+    """The same for a file of any kind."""
+    if kind is Kind.PYTHON:
+        return interesting(data)
+    if _AROUND.search(data):
+        return True
+    if kind is Kind.NOTEBOOK:
+        return _IN_NOTEBOOK.search(data) is not None
+    return kind is Kind.SETUP_PY and interesting(data)
 
 
 def _has_xla(data: bytes) -> bool:

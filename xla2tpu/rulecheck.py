@@ -65,7 +65,7 @@ def _rule(rule: Rule, ruleset: RuleSet) -> Iterator[str]:
             yield f"{key}: must be one line"
     for i, example in enumerate(rule.examples):
         for key, source in (("before", example.before), ("after", example.after)):
-            problem = source and _syntax(source)
+            problem = source and example.filename is None and _syntax(source)
             # What does not parse is the very subject of some rules about the run.
             if problem and not rule.tools:
                 yield f"examples[{i}].{key}: {problem}"

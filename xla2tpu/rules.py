@@ -60,7 +60,7 @@ _WHEN_KEYS = frozenset(("context", "args", "used-as"))
 _API_KEYS = frozenset(("signature", "since", "removed"))
 _RELEASE_KEYS = frozenset(("from", "signature", "removed"))
 _OP_KEYS = frozenset(("needs", "signature", "when", "advice"))
-_EXAMPLE_KEYS = frozenset(("before", "after", "unsafe", "left", "settings"))
+_EXAMPLE_KEYS = frozenset(("before", "after", "unsafe", "left", "settings", "filename"))
 _HELPER_KEYS = frozenset(("name", "alternatives", "doc", "imports", "code", "inline"))
 # The C loader is about eight times as fast; PyYAML without libyaml has only the other one.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -134,12 +134,16 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A program before and after; ``left`` counts the findings that stay by hand."""
+    """A program before and after; ``left`` counts the findings that stay by hand.
+
+    ``filename`` tells the kind of file where it is not Python.
+    """
 
     before: str
     after: str | None = None
     unsafe: bool = False
     left: int | None = None
+    filename: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
 
 
@@ -544,6 +548,7 @@ def _example(document: Any, read: _Reader, key: str) -> Example:
         after=read.text(data, "after"),
         unsafe=read.flag(data, "unsafe"),
         left=left,
+        filename=read.text(data, "filename"),
         settings={str(name): str(value) for name, value in settings.items()},
     )
 

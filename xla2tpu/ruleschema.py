@@ -101,6 +101,7 @@ def schema() -> dict[str, Any]:
             "after": _TEXT,
             "unsafe": {"type": "boolean"},
             "left": {"type": "integer", "minimum": 1},
+            "filename": _LINE,
             "settings": _object({name: {} for name in sorted(SETTINGS)}),
         },
         "before",

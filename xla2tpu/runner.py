@@ -148,7 +148,7 @@ def run(request: Request, progress: Callable[[int], Progress] | None = None) -> 
             roots = dict.fromkeys(s.root for _, s in files if s.root is not None)
             done.facts = projectfacts.facts(request.paths, roots, results, configs)
     elif not found.errors:
-        done.notes.append("no Python files found")
+        done.notes.append("no files found that are looked at")
     done.results.sort(key=lambda result: result.path.split(os.sep))
     _write(done, request, trees)
     return done

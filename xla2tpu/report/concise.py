@@ -13,7 +13,7 @@ def render(run: Run) -> str:
         if result.error is not None:
             lines.append(f"{result.path}: error: {result.error}")
         lines += [
-            f"{result.path}:{f.line}:{f.column}: {f.rule} {f.message} [{_tag(f)}]"
+            f"{result.path}:{f.where}: {f.rule} {f.message} [{_tag(f)}]"
             for f in result.findings
             if is_left(f)
         ]

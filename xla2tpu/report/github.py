@@ -23,11 +23,16 @@ def render(run: Run) -> str:
 def _annotation(path: str, finding: Finding) -> str:
     level = "error" if finding.blocks else "warning"
     title = f"xla2tpu {finding.rule} ({finding.name})"
-    where = f"file={_property(path)},line={finding.line},endLine={finding.end_line}"
-    # GitHub takes columns only for places on one line.
-    if finding.line == finding.end_line:
-        where += f",col={finding.column},endColumn={finding.end_column}"
+    where = f"file={_property(path)}"
     text = f"{finding.rule} {finding.message}"
+    if finding.cell is not None:
+        # Lines of the file would be those of its JSON.
+        text = f"{finding.where}: {text}"
+    else:
+        where += f",line={finding.line},endLine={finding.end_line}"
+        # GitHub takes columns only for places on one line.
+        if finding.line == finding.end_line:
+            where += f",col={finding.column},endColumn={finding.end_column}"
     if finding.reason is not None:
         text += f". {finding.advice} ({finding.reason})"
     return f"::{level} title={_property(title)},{where}::{_data(text)}"

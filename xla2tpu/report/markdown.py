@@ -126,7 +126,7 @@ def _row(cells: Iterable[object]) -> str:
 
 
 def _place(result: FileResult, finding: Finding) -> str:
-    return f"{_code(f'{_path(result)}:{finding.line}:{finding.column}')} {finding.rule}"
+    return f"{_code(f'{_path(result)}:{finding.where}')} {finding.rule}"
 
 
 def _path(result: FileResult) -> str:

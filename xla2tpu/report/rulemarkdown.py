@@ -28,6 +28,7 @@ _COVERS = {
     "parallel": "SPMD, FSDP, kernels, experimental and internal modules",
     "environment": "environment variables, backend names",
     "ops": "calls of torch that torch_tpu has no kernel for",
+    "files": "requirements, install lines, images, variables and launchers around the code",
 }
 _CASES_NOTE = (
     "The first case that holds is taken ([its words](../rule-format.md#conditions)); "
@@ -148,22 +149,31 @@ def _ops(rule: Rule) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _example(example: Example) -> Iterator[str]:
-    yield _code(example.before)
-    conditions = [f"`{name} = {value}`" for name, value in example.settings.items()]
-    conditions += ["unsafe fixes"] if example.unsafe else []
-    given = f", with {' and '.join(conditions)}" if conditions else ""
+    language = _language(example.filename)
+    yield _code(example.before, language)
+    conditions = [f"in `{example.filename}`"] if example.filename is not None else []
+    conditions += [f"with `{name} = {value}`" for name, value in example.settings.items()]
+    conditions += ["with unsafe fixes"] if example.unsafe else []
+    given = f", {' and '.join(conditions)}" if conditions else ""
     if example.after in (None, example.before):
         yield f"is left to a person{given}."
         return
     yield f"becomes{given}:"
-    yield _code(example.after or "")
+    yield _code(example.after or "", language)
     if example.left:
         places = "1 place" if example.left == 1 else f"{example.left} places"
         yield f"and leaves {places} to a person."
 
 
-def _code(source: str) -> str:
-    return f"```python\n{source.rstrip()}\n```"
+def _code(source: str, language: str = "python") -> str:
+    return f"```{language}\n{source.rstrip()}\n```"
+
+
+def _language(filename: str | None) -> str:
+    """The word behind a fence for a kind of file."""
+    name = filename or "example.py"
+    endings = {".py": "python", ".toml": "toml", ".sh": "sh", "Dockerfile": "dockerfile"}
+    return next((word for end, word in endings.items() if name.endswith(end)), "text")
 
 
 def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:

@@ -54,7 +54,8 @@ def page(rule: Rule) -> str:
         cases = "".join(f"  {case_line(case)}\n" for case in rule.cases)
         parts.append("What becomes of them:\n" + cases)
     for example in rule.examples[:2]:
-        parts.append("Before:\n" + textwrap.indent(example.before, "    "))
+        file = f" ({example.filename})" if example.filename is not None else ""
+        parts.append(f"Before{file}:\n" + textwrap.indent(example.before, "    "))
         if example.after is not None:
             parts.append("After:\n" + textwrap.indent(example.after, "    "))
     if rule.references:

@@ -30,9 +30,10 @@ class Snippets:
         """The first line of a place, cut to a terminal's width, and where its caret line has
         its first and how many carets; None where the file has no such line.
         """
-        if not self._source or finding.line > len(self._lines):
+        lines = self._lines if finding.cell is None else self._cell(finding.cell)
+        if not self._source or finding.line > len(lines):
             return None
-        text = self._lines[finding.line - 1]
+        text = lines[finding.line - 1]
         first = min(finding.column - 1, len(text))
         last = len(text) if finding.end_line > finding.line else finding.end_column - 1
         last = max(first + 1, min(last, len(text)))
@@ -42,11 +43,24 @@ class Snippets:
         under = shown[first - cut : last - cut].replace("\t", _TAB)
         return shown.replace("\t", _TAB), len(before), max(1, len(under))
 
+    def _cell(self, number: int) -> list[str]:
+        """The lines of a notebook's cell; none where the source is no such notebook."""
+        import json
+
+        try:
+            root = json.loads(self._source)
+            sheets = root.get("worksheets", [root])
+            cell = [c for sheet in sheets for c in sheet["cells"]][number - 1]
+            source = cell.get("source", cell.get("input", ""))
+        except (ValueError, KeyError, IndexError, AttributeError, TypeError):
+            return []
+        return (source if isinstance(source, str) else "".join(source)).split("\n")
+
     def fixed(self, finding: Finding) -> list[str] | None:
         """The lines of a place after its fix, without those of its imports and helpers; empty
         where the lines vanish, None where the fix does nothing there.
         """
-        if finding.fix is None or not self._source:
+        if finding.fix is None or not self._source or finding.cell is not None:
             return None
         start = self._source.rfind(b"\n", 0, finding.start) + 1
         end = self._source.find(b"\n", finding.end)

@@ -61,7 +61,7 @@ def _to_review(finding: Finding, run: Run) -> bool:
 
 
 def _head(finding: Finding, state: str, paint: _Paint) -> str:
-    place = paint(f"{finding.line}:{finding.column}", "cyan")
+    place = paint(finding.where, "cyan")
     colour = _STATE_COLOURS.get(state, "dim")
     return f"  {place} {paint(finding.rule, 'bold')} {finding.name}, {paint(state, colour)}"
 
