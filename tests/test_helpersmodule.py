@@ -79,7 +79,7 @@ def test_a_module_that_uses_torch_xla_itself() -> None:
     assert text.count("def save_cpu(") == text.count("def global_rank(") == 1
     assert "world_size" in names("flowers.tpu")
     assert "global_rank" in names("a")
-    assert migrate("flowers.tpu").stdout.startswith("2 files scanned, nothing of torch_xla")
+    assert migrate("flowers.tpu").stdout.startswith("3 files scanned, nothing of torch_xla")
 
 
 TAKEN = {
