@@ -213,6 +213,7 @@ def test_migrate_refuses_uncommitted_changes() -> None:
         (["check", "--jobs", "0"], "0 is not in the range"),
         (["check", "--config", "none.toml"], "none.toml: no such file"),
         (["check", "--helpers-module", "a-b"], "dotted module name"),
+        (["check", "--launcher", "slurm"], "'slurm' is not one of 'spawn', 'torchrun'"),
         (["migrate"], "Missing argument"),
         (["migrate", "-"], "check --fix -"),
         (["migrate", ".", "--diff", "--out-dir", "o"], "exclude each other"),

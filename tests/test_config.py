@@ -30,6 +30,8 @@ rule-files = ["own.yaml"]
 helpers-module = "pkg.tpu_helpers"
 source-version = "2.1"
 device = "accelerator"
+launcher = "torchrun"
+processes = "single"
 
 [tool.xla2tpu.per-file-ignores]
 "tests/*" = ["XLA7"]
@@ -46,6 +48,8 @@ device = "accelerator"
         helpers_module="pkg.tpu_helpers",
         source_version="2.1",
         device="accelerator",
+        launcher="torchrun",
+        processes="single",
     )
 
 
@@ -66,6 +70,8 @@ def test_own_file_has_its_keys_at_the_top(tmp_path: Path) -> None:
         ("source-version = 2.10", "must be a quoted torch_xla release"),
         ('source-version = "new"', "must be a quoted torch_xla release"),
         ('device = "gpu"', "must be 'tpu' or 'accelerator'"),
+        ('launcher = "slurm"', "must be 'spawn' or 'torchrun'"),
+        ('processes = "one"', "must be 'several' or 'single', not 'one'"),
         ('helpers-module = "a-b"', "must be a dotted module name"),
         ("per-file-ignores = []", "must be a table"),
         ('per-file-ignores = {"a" = "XLA1"}', "must be a list of texts"),

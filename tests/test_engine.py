@@ -16,7 +16,7 @@ from xla2tpu.runner import Run
 XM = "import torch_xla.core.xla_model as xm\n"
 SAFE = "xm.mark_step()\n"
 UNSAFE = "n = xm.xla_device_count()\n"
-MANUAL = "xm.optimizer_step(optimizer)\n"
+MANUAL = "xm.optimizer_step(optimizer, groups=g)\n"
 
 
 def run(source: str, mode: Mode = Mode.CHECK, **settings: Any) -> FileResult:
@@ -39,7 +39,7 @@ CHECKED = {
     "manual": (f"{XM}{MANUAL}", Status.NEEDS_WORK),
     "manual and safe": (f"{XM}{SAFE}{MANUAL}", Status.NEEDS_WORK),
     "string that blocks": (
-        'import torch.distributed as dist\n\ndist.init_process_group("xla")\n',
+        'import torch.distributed as dist\n\ndist.init_process_group("xla", pg_options=options)\n',
         Status.NEEDS_WORK,
     ),
     "suppressed": (f"{XM}{MANUAL.rstrip()}  # noqa: XLA501\n", Status.NEEDS_WORK),
@@ -114,7 +114,7 @@ NAME = "torch_xla.core.xla_model"
 def train(optimizer, x):
     device = xm.xla_device()
     xm.mark_step()  # noqa: XLA101
-    xm.optimizer_step(optimizer)
+    xm.optimizer_step(optimizer, groups=g)
     n = xm.xla_device_count()
     torch_xla.sync()
     torch_xla.unheard_of(x)
@@ -168,7 +168,7 @@ def test_what_counts(tmp_path: Path) -> None:
     ] == [
         ("XLA004", "uses-remain"),
         ("XLA007", "string-reference"),
-        ("XLA501", "whole-program"),
+        ("XLA501", "argument-not-supported"),
         ("XLA099", "unknown-name"),
     ]
 

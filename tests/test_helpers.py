@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import copy
+import dataclasses
 import io
 import os
+import re
 import socket
 import time
 from pathlib import Path
@@ -19,9 +23,12 @@ torch = pytest.importorskip("torch")
 
 
 def make(name: str) -> Any:
-    """The function or class of a helper, executed with its imports alone."""
-    helper = load_rules().helpers[name]
-    space: dict[str, Any] = {}
+    """The function or class of a helper, executed with its imports and the helpers it calls."""
+    helpers = load_rules().helpers
+    helper = helpers[name]
+    space: dict[str, Any] = {
+        word: make(word) for word in set(re.findall(r"\w+", helper.code)) & set(helpers) - {name}
+    }
     exec("\n".join((*helper.imports, helper.code)), space)
     return space[name]
 
@@ -235,6 +242,153 @@ def test_status_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert writer.calls == [("examples/sec", 10.0), ("average_examples/sec", 9.0)]
 
 
+class Plain:
+    """A batch of its own kind: no mapping, no sequence, no ``to``."""
+
+    def __init__(self, x: Any) -> None:
+        self.x, self.note = x, "kept"
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: Any
+
+
+class Moving:
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+
+    def to(self, device: Any) -> Moving:
+        return Moving(str(device))
+
+
+def test_device_loader_moves_what_is_in_a_batch() -> None:
+    ones = torch.ones(1)
+    point = collections.namedtuple("point", "x y")
+    ordered = collections.OrderedDict(b=ones, a="text")
+    grouped = collections.defaultdict(list, a=[ones])
+    user = collections.UserDict(a=ones)
+    batches = [
+        ones, [ones, 3], (ones, "text"), point(ones, None), ordered, grouped, user,
+        {"inner": {"deep": (ones, [ones])}}, Plain(ones), Frozen(ones), Moving(), "text", 7, int,
+        torch.nn.utils.rnn.pack_sequence([torch.ones(2)]),
+    ]  # fmt: skip
+    loader = make("DeviceLoader")(batches, torch.device("meta"))
+    for _ in range(2):  # it may be looped over again
+        moved = list(loader)
+        assert moved[0].is_meta
+        assert (moved[1][0].is_meta, moved[1][1], type(moved[1])) == (True, 3, list)
+        assert (moved[2][0].is_meta, moved[2][1], type(moved[2])) == (True, "text", tuple)
+        assert (moved[3].x.is_meta, moved[3].y, type(moved[3])) == (True, None, point)
+        assert (list(moved[4]), moved[4]["b"].is_meta) == (["b", "a"], True)
+        assert type(moved[4]) is collections.OrderedDict
+        assert (moved[5]["a"][0].is_meta, moved[5]["new"]) == (True, [])
+        assert (moved[6]["a"].is_meta, type(moved[6])) == (True, collections.UserDict)
+        deep = moved[7]["inner"]["deep"]
+        assert (deep[0].is_meta, deep[1][0].is_meta) == (True, True)
+        assert (moved[8].x.is_meta, moved[8].note) == (True, "kept")
+        assert moved[9].x.is_meta
+        assert moved[10].device == "meta"
+        assert moved[11:14] == ["text", 7, int]
+        assert moved[14].data.is_meta
+    # The loader's own batches stay where they were.
+    assert not any(t.is_meta for t in (ones, ordered["b"], grouped["a"][0], user["a"]))
+    assert not batches[8].x.is_meta
+    assert not batches[9].x.is_meta
+
+
+def test_device_loader_stands_for_the_loader() -> None:
+    data = torch.utils.data
+    inner = data.DataLoader(data.TensorDataset(torch.ones(6)), batch_size=4)
+    loader = make("DeviceLoader")(inner, "meta")
+    assert (len(loader), loader.batch_size, len(loader.dataset)) == (2, 4, 6)
+    assert loader._loader is inner
+    assert not hasattr(loader, "nothing")
+    loader.dataset = "another"
+    assert (loader.dataset, len(inner.dataset)) == ("another", 6)
+    twin = copy.copy(make("DeviceLoader")(inner, "meta"))
+    assert [batch[0].device.type for batch in twin] == ["meta", "meta"]
+
+
+def optimizer_of(*params: Any) -> Any:
+    return torch.optim.SGD([{"params": [p]} for p in params], lr=1.0)
+
+
+def with_gradients(*gradients: Any) -> list[Any]:
+    params = []
+    for gradient in gradients:
+        shape = (2, 3) if gradient is None else gradient.shape
+        params.append(torch.nn.Parameter(torch.zeros(shape)))
+        params[-1].grad = gradient
+    return params
+
+
+def test_averaging_in_a_single_process_changes_nothing() -> None:
+    one, none = with_gradients(torch.full((2,), 3.0), None)
+    optimizer = optimizer_of(one, none)
+    assert make("average_gradients")(optimizer) is None
+    assert one.grad.tolist() == [3.0, 3.0]
+    assert none.grad is None
+    (shared,) = make("gradients_of")(optimizer)
+    shared.mul_(2)
+    assert one.grad.tolist() == [6.0, 6.0]
+    make("sum_gradients")([one.grad], scale=0.5)
+    assert one.grad.tolist() == [6.0, 6.0]
+
+
+def test_average_and_step_hands_over_arguments_and_the_value() -> None:
+    (one,) = with_gradients(torch.ones(2))
+    optimizer = optimizer_of(one)
+    assert make("average_and_step")(optimizer) is None
+    assert one.tolist() == [-1.0, -1.0]
+    assert make("average_and_step")(optimizer, closure=lambda: torch.tensor(7.0)).item() == 7.0
+
+
+def average_in_two_processes(rank: int, dist: Any) -> None:
+    """Against the mean of both processes' gradients, for the shapes and types that occur."""
+    values = [rank + 1.0, 10.0 * (rank + 1)]
+    layouts = [
+        torch.tensor(values),
+        torch.tensor([values, values, values]).t(),
+        torch.tensor(values).to(torch.bfloat16),
+        None,
+        torch.tensor(5.0 * rank),
+    ]
+    params = with_gradients(layouts[0], layouts[1])
+    params.append(torch.nn.Parameter(torch.zeros(2, dtype=torch.bfloat16)))
+    params[-1].grad = layouts[2]
+    params += with_gradients(layouts[3], layouts[4])
+    optimizer = optimizer_of(*params)
+    make("average_gradients")(optimizer)
+    mean = [1.5, 15.0]
+    assert params[0].grad.tolist() == mean
+    assert params[1].grad.tolist() == [[m] * 3 for m in mean]
+    assert params[2].grad.tolist() == mean
+    assert params[3].grad is None
+    assert params[4].grad.item() == 2.5
+    # Averaging what is equal already, as under DistributedDataParallel, changes nothing.
+    make("average_gradients")(optimizer)
+    assert params[0].grad.tolist() == mean
+    make("average_and_step")(optimizer)
+    assert params[0].tolist() == [-m for m in mean]
+    gradients = make("gradients_of")(optimizer)
+    make("sum_gradients")(gradients, scale=1.0 / dist.get_world_size())
+    assert params[0].grad.tolist() == mean
+    # The whole step against the same model trained on both halves at once.
+    torch.manual_seed(0)
+    inputs, model = torch.rand(8, 4), torch.nn.Linear(4, 1)
+    twin = torch.nn.Linear(4, 1)
+    twin.load_state_dict(model.state_dict())
+    mine, whole = (torch.optim.AdamW(m.parameters(), lr=0.1) for m in (model, twin))
+    for _ in range(3):
+        for net, opt, batch in ((model, mine, inputs[rank::2]), (twin, whole, inputs)):
+            opt.zero_grad()
+            net(batch).pow(2).mean().backward()
+            make("average_and_step")(opt) if net is model else opt.step()
+    for left, right in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(left, right, atol=1e-6)
+
+
 def two_processes(rank: int, port: int, folder: str) -> None:
     """The body of one of two processes; raises where a helper answers wrongly."""
     import torch.distributed as dist
@@ -263,6 +417,7 @@ def two_processes(rank: int, port: int, folder: str) -> None:
             save_cpu({"rank": rank}, f"{here}-test.pt")
         answer = make("do_on_ordinals")(lambda t: t.item(), (torch.tensor(rank),), ordinals=(1,))
         assert answer == (1 if rank == 1 else None)
+        average_in_two_processes(rank, dist)
     finally:
         dist.destroy_process_group()
 

@@ -18,14 +18,16 @@ LAYERS = {
     "data": "model inhouse reasons prefilter comments source lines patterns git",
     "rules": "rules rulecheck ruleschema kerneltable",
     "reading": "nodes scopes positions walk tree parsing exports project names syntax suites",
-    "rewriting": "template signatures sites naming imports changes devices environment literals "
-    "importsites match missingops edits vanished layout deletions helpertexts placing plan",
+    "rewriting": "template signatures sites naming imports changes processes flow devices "
+    "batches loaders environment literals importsites workers processgroups match missingops "
+    "edits vanished layout deletions helpertexts placing plan",
     "transforms": "transforms",
     "engine": "analysis afterswap markers findings engine helpersmodule exampleruns",
     "running": "config discover projectfacts writer batch runner baseline",
     "report": "report",
     "emulator": "emulator",
     "verify": "verify",
+    "server": "server",
     "commands": "commands cli __main__ docs",
 }
 LAYER = {name: i for i, names in enumerate(LAYERS.values()) for name in names.split()}
@@ -34,7 +36,9 @@ HEAVY = {
     "yaml": {"rules"},
     "click": {"commands"},
     "torch": {"emulator"},
-    "concurrent": {"running"},
+    "concurrent": {"running", "server"},
+    "lsprotocol": {"server"},
+    "pygls": {"server"},
     "multiprocessing": {"running"},
 }
 MODULES = {
@@ -100,7 +104,7 @@ def test_every_module_is_in_the_design() -> None:
 
 @pytest.mark.parametrize("module", ["xla2tpu.cli", "xla2tpu.commands.check", "xla2tpu.model"])
 def test_starts_light(module: str) -> None:
-    heavy = "{'libcst', 'yaml', 'multiprocessing', 'concurrent'}"
+    heavy = "{'libcst', 'yaml', 'multiprocessing', 'concurrent', 'pygls', 'asyncio'}"
     code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

@@ -84,11 +84,16 @@ BACKENDS = {
 
 
 @pytest.mark.parametrize("form", BACKENDS)
-def test_backend_is_reported_once(form: str) -> None:
-    result = check_noop(f"import torch.distributed as dist\n\n{BACKENDS[form]}\n", todo=False)
-    assert [(f.rule, f.reason, f.blocks) for f in result.findings] == [
-        ("XLA904", "whole-program", True)
-    ]
+def test_backend_is_found_once(form: str) -> None:
+    source = f"import torch.distributed as dist\n\n{BACKENDS[form]}\n"
+    after = source.replace('"xla"', '"cpu:gloo,tpu:tpu_dist"')
+    result = check_transformed(source, after, todo=False)
+    assert [(f.rule, f.applied, f.blocks) for f in result.findings] == [("XLA904", True, True)]
+
+
+def test_backend_of_something_else_is_left_alone() -> None:
+    result = check_noop('import lib\n\nlib.Trainer(backend="xla")\n', todo=False)
+    assert [(f.rule, f.reason) for f in result.findings] == [("XLA904", "whole-program")]
 
 
 # -- other packages' tests -----------------------------------------------------------------------

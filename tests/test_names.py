@@ -205,7 +205,7 @@ def test_import_in_a_class_goes_with_its_last_use() -> None:
 
 
 def test_import_in_a_class_stays_with_a_use() -> None:
-    manual = "self.xm.optimizer_step(optimizer)\n        "
+    manual = "self.xm.optimizer_step(optimizer, groups=g)\n        "
     before = IN_CLASS.format(manual=manual)
     result = check_transformed(
         before, before.replace("        self.xm.mark_step()\n", ""), todo=False

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 LOOK = "import json, xla2tpu.rules as r; print(r.data_folder()); print(*r.load_rules().rules)"
-NOT_OURS = (".git", "build", "dist", "out", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
+NOT_OURS = (".git", "build", "dist", "out", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis",
+            "node_modules", "*.vsix")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

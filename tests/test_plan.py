@@ -12,8 +12,8 @@ from xla2tpu.model import Fix, Mode, Settings
 
 XM = "import torch_xla.core.xla_model as xm\n"
 STEP = (
-    "# TODO(xla2tpu): XLA501 Call optimizer.step(); with several processes wrap the model in"
-    " DistributedDataParallel."
+    "# TODO(xla2tpu): XLA501 Average in groups made with dist.new_group;"
+    " torch_xla divided by the world size."
 )
 ORDINAL = '# TODO(xla2tpu): XLA201 Use torch.device("tpu"); one process drives one TPU.'
 
@@ -23,23 +23,23 @@ ORDINAL = '# TODO(xla2tpu): XLA201 Use torch.device("tpu"); one process drives o
 def test_marker_stands_above_the_statement() -> None:
     check_transformed(
         f"{XM}\n\ndef train(optimizer):\n    # Update.\n    xm.optimizer_step(\n"
-        "        optimizer,\n    )\n    xm.mark_step()\n",
+        "        optimizer, groups=g,\n    )\n    xm.mark_step()\n",
         f"{XM}\n\ndef train(optimizer):\n    # Update.\n    {STEP}\n    xm.optimizer_step(\n"
-        "        optimizer,\n    )\n",
+        "        optimizer, groups=g,\n    )\n",
     )
 
 
 def test_one_marker_for_a_line() -> None:
     check_transformed(
-        f"{XM}\nxm.optimizer_step(a); xm.optimizer_step(b)\n",
-        f"{XM}\n{STEP}\nxm.optimizer_step(a); xm.optimizer_step(b)\n",
+        f"{XM}\nxm.optimizer_step(a, groups=g); xm.optimizer_step(b, groups=g)\n",
+        f"{XM}\n{STEP}\nxm.optimizer_step(a, groups=g); xm.optimizer_step(b, groups=g)\n",
     )
 
 
 def test_markers_of_two_rules() -> None:
     check_transformed(
-        f"{XM}\nxm.optimizer_step(pick(xm.xla_device(2)))\n",
-        f"{XM}\n{STEP}\n{ORDINAL}\nxm.optimizer_step(pick(xm.xla_device(2)))\n",
+        f"{XM}\nxm.optimizer_step(pick(xm.xla_device(2)), groups=g)\n",
+        f"{XM}\n{STEP}\n{ORDINAL}\nxm.optimizer_step(pick(xm.xla_device(2)), groups=g)\n",
     )
 
 
@@ -75,8 +75,8 @@ def test_markers_inside_two_blocks() -> None:
 
 def test_marker_of_a_mended_place_goes() -> None:
     check_transformed(
-        f"{XM}\n{STEP}\n{ORDINAL}\nxm.optimizer_step(optimizer)\n{STEP}\nprint(1)\n",
-        f"{XM}\n{STEP}\nxm.optimizer_step(optimizer)\nprint(1)\n",
+        f"{XM}\n{STEP}\n{ORDINAL}\nxm.optimizer_step(optimizer, groups=g)\n{STEP}\nprint(1)\n",
+        f"{XM}\n{STEP}\nxm.optimizer_step(optimizer, groups=g)\nprint(1)\n",
     )
 
 

@@ -95,13 +95,13 @@ def test_name_goes_only_with_its_importers(tmp_path: Path) -> None:
         "pkg/__init__.py": "",
         "pkg/device.py": XM,
         "one.py": "from pkg.device import xm\n\nxm.mark_step()\nprint(1)\n",
-        "two.py": "from pkg.device import xm\n\nxm.optimizer_step(opt)\n",
+        "two.py": "from pkg.device import xm\n\nxm.optimizer_step(opt, groups=g)\n",
     }
     run = Run(tmp_path, files)
     assert run.after["one.py"] == "print(1)\n"
     assert run.after["pkg/device.py"] == XM
     assert run.left("pkg/device.py") == [("XLA001", "imported-elsewhere")]
-    assert run.left("two.py") == [("XLA501", "whole-program")]
+    assert run.left("two.py") == [("XLA501", "argument-not-supported")]
 
 
 def test_importer_outside_the_run_keeps_the_name(tmp_path: Path) -> None:
@@ -158,12 +158,12 @@ def test_folders_that_are_no_packages(tmp_path: Path) -> None:
     """Without a mark of a project only packages are searched, and all files of the run."""
     files = {
         "lib/device.py": XM,
-        "lib/sub/train.py": "from lib.device import xm\n\nxm.optimizer_step(opt)\n",
+        "lib/sub/train.py": "from lib.device import xm\n\nxm.optimizer_step(opt, groups=g)\n",
     }
     run = Run(tmp_path, files)
     assert run.after == files
     assert run.left("lib/device.py") == [("XLA001", "imported-elsewhere")]
-    assert run.left("lib/sub/train.py") == [("XLA501", "whole-program")]
+    assert run.left("lib/sub/train.py") == [("XLA501", "argument-not-supported")]
 
 
 def test_a_folder_without_any_mark_knows_its_importers(

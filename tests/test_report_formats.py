@@ -17,7 +17,7 @@ SOURCE = """\
 import torch_xla.core.xla_model as xm
 
 é = "ü"; xm.mark_step()
-xm.rendezvous("a")
+xm.rendezvous("a", replicas=[1])
 xm.mark_step()  # noqa: XLA101
 """
 

@@ -50,7 +50,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("pyproject.toml").touch()
     Path("a <b>").mkdir()
     Path("a <b>/train.py").write_text(
-        f'{XM}xm.mark_step()\nx = "<script>alert(1)</script>"; xm.rendezvous("a")\n'
+        f'{XM}xm.mark_step()\nx = "<script>alert(1)</script>"; xm.rendezvous("a", replicas=[1])\n'
     )
     Path("done.py").write_text(f"{XM}xm.mark_step()\n")
     Path("bad.py").write_bytes(b"# coding: nonsense\nimport torch_xla\n")
@@ -74,7 +74,7 @@ def test_the_page(report: Path) -> None:
     links = [a["href"] or "" for t, a in page.tags if t == "a"]
     assert {link.removeprefix("#") for link in links} <= set(ids)
     assert "nonsense" in page.text
-    assert '<mark>xm.rendezvous</mark>("a")' in text.replace("&quot;", '"')
+    assert '<mark>xm.rendezvous</mark>("a", replicas=[1])' in text.replace("&quot;", '"')
     assert "<script>alert" not in text
     assert text.count("<script>") == 1
     assert not re.search(r"https?://", text.partition('<section id="rules">')[0])

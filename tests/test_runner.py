@@ -161,6 +161,8 @@ def test_settings_come_from_command_line_and_configuration(
     put(
         "pyproject.toml",
         b'[tool.xla2tpu]\nignore=["XLA1"]\nsource-version="2.1"\ndevice="accelerator"\n'
+        b'launcher="torchrun"\n'
+        b'processes="single"\n'
         b'helpers-module="p.h"\n[tool.xla2tpu.per-file-ignores]\n"tests"=["XLA2"]\n',
     )
     put("sub/.xla2tpu.toml", b'select=["XLA3"]\n')
@@ -171,15 +173,20 @@ def test_settings_come_from_command_line_and_configuration(
         ignore=("XLA1",),
         source_version="2.1",
         device="accelerator",
+        processes="single",
         helpers_module="p.h",
+        launcher="torchrun",
         root=str(tmp_path),
     )
     assert seen["tests/b.py"].ignore == ("XLA1", "XLA2")
     assert seen["sub/c.py"].select == ("XLA3",)
     assert seen["sub/c.py"].root == str(tmp_path / "sub")
-    request = Request(mode=Mode.FIX, select=("XLA5",), ignore=(), helpers_module="q")
+    request = Request(
+        mode=Mode.FIX, select=("XLA5",), ignore=(), helpers_module="q", launcher="spawn"
+    )
     given = settings_of(monkeypatch, request)["tests/b.py"]
     assert (given.select, given.ignore, given.helpers_module) == (("XLA5",), ("XLA2",), "q")
+    assert given.launcher == "spawn"
     assert given.partial
 
 

@@ -90,8 +90,8 @@ LAUNCHERS = {
 def test_function_for_a_launcher_is_left(form: str) -> None:
     head = f"{XM}import torch_xla\nimport torch_xla.distributed.xla_multiprocessing as xmp\n\n"
     result = check_transformed(
-        f"{head}xm.mark_step()\n{LAUNCHERS[form]}\ntorch_xla.launch(f)\nxmp.spawn(f)\n",
-        f"{head}{LAUNCHERS[form]}\ntorch_xla.launch(f)\nxmp.spawn(f)\n",
+        f"{head}xm.mark_step()\n{LAUNCHERS[form]}\ntorch_xla.launch(*f)\nxmp.spawn(*f)\n",
+        f"{head}{LAUNCHERS[form]}\ntorch_xla.launch(*f)\nxmp.spawn(*f)\n",
         todo=False,
     )
     [found] = [f for f in result.findings if f.rule == "XLA201"]

@@ -9,13 +9,14 @@ import os
 import libcst as cst
 
 from xla2tpu import comments as comments_
+from xla2tpu import processgroups
 from xla2tpu.changes import Builder
 from xla2tpu.environment import other_hardware
 from xla2tpu.helpersmodule import file_of
 from xla2tpu.importsites import ImportSites
 from xla2tpu.inhouse import is_torch_xla
 from xla2tpu.literals import Literals
-from xla2tpu.match import Matcher, settle_dependents
+from xla2tpu.match import Matcher, is_single_controller, settle_dependents
 from xla2tpu.missingops import MissingOps
 from xla2tpu.model import Settings
 from xla2tpu.names import Names
@@ -23,7 +24,7 @@ from xla2tpu.naming import Naming
 from xla2tpu.plan import Plan
 from xla2tpu.prefilter import migrated
 from xla2tpu.project import OTHER_HARDWARE, Project
-from xla2tpu.rules import RuleSet, load_rules
+from xla2tpu.rules import RuleSet, forget, load_rules
 from xla2tpu.sites import References, Site, modules_of
 from xla2tpu.source import Source
 from xla2tpu.tree import Tree
@@ -34,6 +35,12 @@ _HARDWARE = "XLA090"
 @functools.cache
 def _modules(rules_key: tuple[str, ...]) -> frozenset[str]:
     return modules_of(load_rules(rules_key))
+
+
+def forget_rules() -> None:
+    """Read the files of all rules anew from now on."""
+    forget()
+    _modules.cache_clear()
 
 
 class Analysis:
@@ -83,12 +90,14 @@ class Analysis:
             os.path.basename(path) == "__init__.py", self.plan.is_quoted,
         ).sites()  # fmt: skip
         self.sites += Literals(tree, rules, self.builder, uses).sites()
-        self._keep_registration()
         self.comments = comments_.read(source.text)
-        held = {s.root.value for s in self.sites if s.root and self._is_suppressed(s)}
+        self.builder.suppressed = frozenset(s for s in self.sites if self._is_suppressed(s))
+        held = {s.root.value for s in self.builder.suppressed if s.root}
         vacated = naming.vacated
         naming.vacated = lambda name: name not in held and vacated(name)
         matcher.build(self.sites)
+        processgroups.mend(self.sites, self.builder, is_single_controller(self.sites))
+        self._keep_registration()
         self.hardware = self._other_hardware() if uses else None
         refused = self.hardware is not None and not settings.any_hardware
         self.for_tpu = (uses or migrated(data)) and not refused
@@ -122,17 +131,21 @@ class Analysis:
         return name in taken or "*" in taken
 
     def _keep_registration(self) -> None:
-        """The import that registers the xla backend stays as long as the backend is named."""
-        reasons = {s.reason for s in self.sites if s.context == "string"}
+        """The import that registers the xla backend goes when the backend is named no longer."""
+        strings = [s for s in self.sites if s.context == "string"]
+        groups = [s for s in strings if s.rule.detector == "rendezvous-url"]
         # The backend may come through a name or an option of the user's own.
-        if not reasons & {"whole-program", "user-option"}:
-            return
+        stays = any(not s.fixable for s in groups) or any(
+            s.reason == "user-option" for s in strings
+        )
         for site in self.sites:
             if site.context != "import" or not site.fixable:
                 continue
             swapped = site.change is not None and site.change.swaps
             if not swapped and "_backend" in self.tree.source(site.node):
-                site.refuse("whole-program")
+                site.follows += groups
+                if stays:
+                    site.refuse("whole-program")
 
     def _other_hardware(self) -> str | None:
         for binding in self.tree.bindings:
@@ -187,6 +200,8 @@ class Analysis:
         return True
 
     def _is_suppressed(self, site: Site) -> bool:
+        if not self.comments.suppressions and self.comments.whole_file is None:
+            return False  # positions are not looked up for nothing
         start, end = self.tree.span(site.node)
         lines = self.plan.lines
         first, last = lines.index(start) + 1, lines.index(max(start, end - 1)) + 1

@@ -125,13 +125,17 @@ def run_one(job: Job, released: frozenset[str] = frozenset()) -> FileResult:
 
 
 def run_bytes(
-    data: bytes, path: str, settings: Settings, released: frozenset[str] = frozenset()
+    data: bytes,
+    path: str,
+    settings: Settings,
+    released: frozenset[str] = frozenset(),
+    project: Project | None = None,
 ) -> FileResult:
     """Run the engine over bytes that were read; a fault of ours becomes the file's error."""
     from xla2tpu import engine
 
     try:
-        return engine.run_source(data, path, settings, released=released)
+        return engine.run_source(data, path, settings, project=project, released=released)
     except Exception as error:  # one file must not end the run
         text = f"internal error, nothing written: {type(error).__name__}: {error}"
         return FileResult(path, Status.ERROR, source=data, error=text)

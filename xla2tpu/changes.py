@@ -27,6 +27,9 @@ INDENT = "\x00"
 _SEPARATOR = re.compile(r"\s*,(?:[ \t\f]|#[^\r\n]*|\\?(?:\r\n|\r|\n))*")
 _TAIL = re.compile(r"(,?)((?:\s|#[^\r\n]*(?:\r\n|\r|\n))*)\)\Z")
 _OPENING = re.compile(r"\(((?:\s|#[^\r\n]*(?:\r\n|\r|\n))*)(?:\w+\s*=\s*)?\Z")
+_REMARK = re.compile(r",([ \t]*#[^\r\n]*)((?:\r\n|\r|\n)[ \t]*)")
+_NEWLINE = re.compile(r"[\r\n]")
+_BROKEN = re.compile(r"[\w.]+\(([ \t]*(?:\r\n|\r|\n)[ \t]*)")
 _EQUAL = re.compile(r"((?:(?! (?:==|and|or|if|not) ).)*) == ([\w\"']+)")
 
 _QUERIES = frozenset(
@@ -59,6 +62,10 @@ class Builder:
         self.quote = "'" if tree.text.count("'") > tree.text.count('"') else '"'
         self.helper_uses: dict[str, int] = {}
         self.sites: dict[int, Site] = {}
+        # The places that the user wants left as they are.
+        self.suppressed: frozenset[Site] = frozenset()
+        # What is worked out once for the whole file, by what works it out.
+        self.memory: dict[type, object] = {}
 
     # -- what transforms and cases ask for --------------------------------------------------
 
@@ -102,10 +109,15 @@ class Builder:
         helpers: Iterable[str] = (),
         extra: Mapping[str, Piece] | None = None,
     ) -> Change | str:
-        """Put statements in place of the site's own; it must stand alone on its line or suite."""
+        """Put statements in place of the site's own.
+
+        It must stand alone on its line or suite, or the new ones must fit on the line.
+        """
         expression = site.expression
         statement = self.tree.statement(expression)
-        if not syntax.small_statement_alone(self.tree, statement):
+        alone = syntax.small_statement_alone(self.tree, statement)
+        whole = isinstance(statement, cst.Expr) and statement.value is expression
+        if not alone and (not whole or "\n" in template.strip("\n")):
             return "unsupported-form"
         change = Change(replaced=[expression])
         source, imports = self._inlined(template.strip("\n"), helpers, imports, change)
@@ -116,7 +128,7 @@ class Builder:
         start, end = self.tree.span(statement)
         suite = self.tree.parent(statement)
         lead = ""
-        if isinstance(suite, cst.SimpleStatementSuite):
+        if isinstance(suite, cst.SimpleStatementSuite) and alone:
             start = self.tree.full_span(suite)[0]
             lead = f"\n{' ' * 4}"
         lines = [self._indented(p) if isinstance(p, str) else p for p in pieces]
@@ -344,11 +356,20 @@ class Builder:
             called = re.search(r"\((\w+=)?\Z", new)
             if opening and called and opening[1]:
                 return new[: called.start() + 1] + opening[1] + (called[1] or "")
+            # The first arguments go: what stays begins on the line where they began.
+            broken = _BROKEN.match(old)
+            if broken and called and not opening and "#" not in old:
+                return new[: called.start() + 1] + broken[1] + (called[1] or "")
             return new
         if last and new.endswith(")"):
             tail = _TAIL.search(old)
             if tail is None:
                 return new
+            remark = _REMARK.match(old) if new == ")" else None
+            if remark and len(remark[0]) < len(old) - len(tail[0]):
+                # The comment of the last argument that stays.
+                end = tail[2] if _NEWLINE.search(tail[2]) else remark[2]
+                return f",{remark[1]}{end})"
             if new == ")":
                 return tail[0]
             if new.startswith(", ") and ("\n" in tail[2] or "\r" in tail[2]):

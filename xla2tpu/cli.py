@@ -8,7 +8,7 @@ import click
 
 from xla2tpu import __version__
 
-_COMMANDS = ("check", "migrate", "verify", "emulate", "rules", "explain", "query")
+_COMMANDS = ("check", "migrate", "verify", "emulate", "rules", "explain", "query", "server")
 
 
 class _Commands(click.Group):

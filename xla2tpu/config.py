@@ -13,6 +13,8 @@ from xla2tpu.project import unmarked_root
 
 FILE_NAMES = (".xla2tpu.toml", "pyproject.toml")
 DEVICES = ("tpu", "accelerator")
+LAUNCHERS = ("spawn", "torchrun")
+PROCESSES = ("several", "single")
 # The nearest folder with one of these is the project, from which names are followed across files.
 _PROJECT_MARKS = (*FILE_NAMES, "setup.py", "setup.cfg", ".git", ".hg")
 # Patterns are compiled where they are used: most runs have no configuration.
@@ -41,6 +43,8 @@ class Config(NamedTuple):
     helpers_module: str | None = None
     source_version: str | None = None
     device: str = "tpu"
+    launcher: str = "spawn"
+    processes: str = "several"
 
     def ignored_in(self, path: str) -> tuple[str, ...]:
         """Code prefixes that are ignored in one file, by `ignore` and `per-file-ignores`."""
@@ -241,8 +245,22 @@ def _version(value: Any, _: Config) -> str:
 
 
 def _device(value: Any, _: Config) -> str:
-    if value not in DEVICES:
-        raise ValueError(f"must be 'tpu' or 'accelerator', not {value!r}")
+    return _one_of(DEVICES, value)
+
+
+def _processes(value: Any, _: Config) -> str:
+    return _one_of(PROCESSES, value)
+
+
+def _one_of(words: tuple[str, str], value: Any) -> str:
+    if value not in words:
+        raise ValueError(f"must be {words[0]!r} or {words[1]!r}, not {value!r}")
+    return str(value)
+
+
+def _launcher(value: Any, _: Config) -> str:
+    if value not in LAUNCHERS:
+        raise ValueError(f"must be 'spawn' or 'torchrun', not {value!r}")
     return str(value)
 
 
@@ -255,4 +273,6 @@ _KEYS: dict[str, Callable[[Any, Config], object]] = {
     "helpers-module": _module,
     "source-version": _version,
     "device": _device,
+    "launcher": _launcher,
+    "processes": _processes,
 }

@@ -436,8 +436,16 @@ def _is_device_default(node: cst.CSTNode, builder: Builder) -> bool:
     return False
 
 
+def argument_around(node: cst.CSTNode, builder: Builder) -> cst.CSTNode | None:
+    """The argument that an expression is, or is an arm of; else what stands above it."""
+    above = builder.tree.parent(node)
+    while isinstance(above, cst.IfExp) and above.test is not node:
+        node, above = above, builder.tree.parent(above)
+    return above
+
+
 def is_backend(node: cst.CSTNode, scope: Scope, builder: Builder) -> bool:
-    arg = builder.tree.parent(node)
+    arg = argument_around(node, builder)
     call = builder.tree.parent(arg) if isinstance(arg, cst.Arg) else None
     if not isinstance(call, cst.Call) or not isinstance(arg, cst.Arg):
         return False

@@ -111,7 +111,7 @@ def _verify(
     assert result.source is not None
     codes = ", ".join(sorted({f.rule for f in result.findings if f.applied})) or "XLA096"
     problem = None
-    if _compiles(result.source) and not _compiles(result.output):
+    if compiles(result.source) and not compiles(result.output):
         problem = "the result does not compile"
     else:
         again = run_source(
@@ -133,7 +133,8 @@ def _verify(
             finding.applied = False
 
 
-def _compiles(data: bytes) -> bool:
+def compiles(data: bytes) -> bool:
+    """Whether Python takes the bytes of a file as a program."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

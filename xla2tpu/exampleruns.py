@@ -67,6 +67,8 @@ def _settings(example: Example | None, mode: Mode, rule_files: tuple[str, ...]) 
         rule_files=rule_files,
         helpers_module=options.get("helpers-module"),
         device=options.get("device", "tpu"),
+        launcher=options.get("launcher", "spawn"),
+        processes=options.get("processes", "several"),
         source_version=options.get("source-version"),
         root=_ROOT,
     )

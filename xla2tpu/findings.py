@@ -89,7 +89,8 @@ class Findings:
         )
         if not edits and not site.follows:
             return None  # it is right only together with the other uses of a name
-        return Fix(title, site.applicability, tuple(edits))
+        helpers = assembly.helpers if self.it.settings.helpers_module else ()
+        return Fix(title, site.applicability, tuple(edits), tuple(helpers))
 
     def _sharing_a_name(self, site: Site) -> set[Site]:
         """Where a helper takes the name of an import, all uses of that name are mended at once."""

@@ -28,10 +28,32 @@ class HelperTexts:
         return found
 
     def required(self, name: str) -> list[str]:
-        """The helpers that a helper calls itself."""
-        helper = self.builder.rules.helpers[name]
-        free = {n for n, _ in compile_template(_escaped(helper.code), True).free}
-        return [n for n in self.builder.rules.helpers if n in free and n != name]
+        """The helpers that a helper calls, itself or through others; callers come last."""
+        found: list[str] = []
+        self._require(name, found, {name})
+        return found
+
+    def _require(self, name: str, found: list[str], seen: set[str]) -> None:
+        helpers = self.builder.rules.helpers
+        free = {n for n, _ in compile_template(_escaped(helpers[name].code), True).free}
+        for needed in [n for n in helpers if n in free and n not in seen]:
+            seen.add(needed)
+            self._require(needed, found, seen)
+            found.append(needed)
+
+    def uses(self, active: set[Site]) -> set[str]:
+        """The names of the file's own imports that the helpers need, so that these stay."""
+        naming = self.builder.naming
+        if naming.helpers_module is not None:
+            return set()
+        naming.at = None
+        found: set[str] = set()
+        for name in self.needed(active):
+            for text in self.builder.rules.helpers[name].imports:
+                local, statement = naming.local(Import.parse(text), self.tree.root)
+                if statement is None:
+                    found.add(local.split(".")[0])
+        return found
 
     def code(self, name: str, needs: list[str]) -> str:
         """The source of a helper under the names of the file; adds to the imports needed."""

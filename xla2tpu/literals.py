@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from xla2tpu import devices, environment, syntax
+from xla2tpu import devices, environment, processgroups, syntax
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
 from xla2tpu.nodes import dotted
@@ -59,6 +59,9 @@ class Literals:
                 found.append(site)
         found.extend(self._guards())
         found.extend(self._keywords())
+        rule = self.by_detector.get("rank-barrier")
+        if rule is not None:
+            found.extend(processgroups.barriers(rule, self.builder))
         if self.uses_torch_xla:
             found.extend(self._is_xla())
         return found

@@ -26,6 +26,7 @@ UNKNOWN_RULE = "XLA099"
 MODULE_RULE = "XLA005"
 _LAUNCHERS = frozenset({"XLA506", "XLA507", "XLA510"})
 _COUNTS = frozenset({"XLA305", "XLA306", "XLA307", "XLA308", "XLA309"})
+_LOADERS = frozenset({"XLA503", "XLA504"})
 _SPMD = re.compile(r"\.(use_spmd|spmd|xla_sharding|spmd_fully_sharded_data_parallel)\b")
 _DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*\Z")
 _LITERAL = re.compile(r"""\A(['"])([^'"\\]*)\1\Z""")
@@ -132,6 +133,10 @@ class Matcher:
         """Why nothing can be rewritten whatever the rule says, or None."""
         node = reference.node
         parent = self.tree.parent(node)
+        # A transform tells apart what a value may be, and where its attributes are set.
+        judged = "()." in site.path and any(c.action == "transform" for c in site.rule.cases)
+        if judged:
+            return None
         if id(node) in self.tree.stored:
             return "store-or-delete"
         if reference.meaning.star:
@@ -195,6 +200,9 @@ class Matcher:
         for case in site.rule.cases:
             named = case.action == "replace" and _DOTTED_NAME.match(case.template or "")
             is_class = site.path.rpartition(".")[2][:1].isupper()
+            others = (s for s in self.builder.sites.values() if s.path == site.path)
+            if case.helpers and all(s.call is None for s in others):
+                continue  # a class of this file would be another one than the value's
             if named and is_class and "reference" in case.context and site.call is None:
                 self._take(case, site, {})
                 return
@@ -331,7 +339,10 @@ class Matcher:
             return [by_expression[id(node.value)]]
         if site.meaning is None:
             return []
-        values = [b.value for b in site.meaning.bindings if b.value is not None]
+        values: list[cst.CSTNode] = [b.value for b in site.meaning.bindings if b.value is not None]
+        for value in values:
+            if isinstance(value, cst.IfExp):
+                values += [value.body, value.orelse]
         return [by_expression[id(v)] for v in values if id(v) in by_expression]
 
     def _depend(self, site: Site, makers: list[Site]) -> None:
@@ -353,6 +364,18 @@ class Matcher:
                 for name in site.case.helpers:
                     uses[name] = uses.get(name, 0) + 1
         self._respect_programs(sites)
+        naming = self.builder.naming
+        while True:
+            self._build_all(sites)
+            if all(naming.vacated(name) for name in naming.taken):
+                return
+            # A helper took the name of an import that a refused site still uses.
+            naming.forget()
+            for site in sites:
+                if site.case is not None and site.case.action != "keep":
+                    site.change = None
+
+    def _build_all(self, sites: list[Site]) -> None:
         for site in sites:
             if site.fixable and site.case is not None and site.change is None:
                 self._build(site, site.case)
@@ -368,17 +391,18 @@ class Matcher:
 
     def _respect_programs(self, sites: list[Site]) -> None:
         """Leave what only makes sense together with a launch or with SPMD."""
-        spmd = any(_SPMD.search(s.path) for s in sites)
+        spmd = is_single_controller(sites)
         for site in sites:
             if not site.fixable:
                 continue
-            if spmd and site.rule.code in _COUNTS:
+            if spmd and site.rule.code in _COUNTS | _LOADERS:
                 site.refuse("single-controller")
             arg = self.tree.parent(site.expression)
             call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None
             launcher = self.builder.sites.get(id(call)) if call is not None else None
             if site.context == "reference" and launcher and launcher.rule.code in _LAUNCHERS:
                 site.refuse("whole-program")
+                launcher.refuse("whole-program")
 
     def _keep_classes(self, sites: list[Site]) -> None:
         """The uses of one class change together: a test by another class would always fail."""
@@ -401,6 +425,11 @@ class Matcher:
             site.refuse(result)
         else:
             site.change = result
+
+
+def is_single_controller(sites: list[Site]) -> bool:
+    """Whether the program is one of SPMD, in which one process drives all devices."""
+    return any(_SPMD.search(s.path) for s in sites)
 
 
 def settle_dependents(sites: list[Site]) -> None:

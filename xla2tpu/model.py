@@ -56,11 +56,15 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What one finding's fix does; its edits bring their imports and helpers along."""
+    """What one finding's fix does; its edits bring their imports and helpers along.
+
+    ``helpers`` names those that the ``--helpers-module`` has to hold for it.
+    """
 
     title: str
     applicability: Applicability
     edits: tuple[Edit, ...]
+    helpers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -170,7 +174,8 @@ class Settings:
     """What one run does, from the command line and the configuration of the file.
 
     ``partial`` lets ``fix`` leave a file half way. ``per_file_ignores`` maps a glob to code
-    prefixes. ``root`` is the project's folder, from which the names across files are read.
+    prefixes. ``processes`` is ``single`` where the programs never run in several processes.
+    ``root`` is the project's folder, from which the names across files are read.
     """
 
     mode: Mode = Mode.CHECK
@@ -186,5 +191,7 @@ class Settings:
     helpers_module: str | None = None
     source_version: str | None = None
     device: str = "tpu"
+    launcher: str = "spawn"
+    processes: str = "several"
     root: str | None = None
     with_fixes: bool = False

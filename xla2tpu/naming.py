@@ -67,6 +67,8 @@ class Naming:
         self.names = names
         self.rules = rules
         self._helper_names: dict[str, str] = {}
+        # Names of imports that helpers take, since all their uses are to go.
+        self.taken: set[str] = set()
         # The place that names are chosen for, None for helpers.
         self.at: cst.CSTNode | None = None
         # Whether all uses of a name that torch_xla is imported by are going to be rewritten.
@@ -209,7 +211,15 @@ class Naming:
         ours = bool(bindings) and all(
             is_torch_xla(b.path) and b.scope.parent is None for b in bindings
         )
-        return ours and self.vacated(name)
+        if not ours or not self.vacated(name):
+            return False
+        self.taken.add(name)
+        return True
+
+    def forget(self) -> None:
+        """Choose the names of helpers anew."""
+        self._helper_names.clear()
+        self.taken.clear()
 
     def present(self, helper: Helper, name: str) -> bool:
         """Whether the file already holds the helper under ``name``, or imports it by that name.

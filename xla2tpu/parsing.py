@@ -41,6 +41,10 @@ def parse(text: str) -> Tree:
         _refuse(text)
         message = re.sub(r"^parser error: error at \d+:\d+: ", "", error.message)
         raise BadSyntax(error.raw_line, error.raw_column + 1, message) from error
+    except cst.CSTValidationError as error:
+        # What libcst parses and then finds wrong, such as a bare except before another.
+        _refuse(text)
+        raise BadSyntax(1, 1, str(error)) from error
     except (ValueError, RecursionError) as error:
         raise BadSyntax(1, 1, str(error)) from error
     if _OLD_EXCEPT.search(text):

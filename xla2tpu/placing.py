@@ -42,7 +42,7 @@ class _Placer:
         self.apart: set[int] = set()
 
     def run(self, active: set[Site]) -> list[Text]:
-        active = {s for s in active if not self.vanished.has_statement(s.expression)}
+        active = {s for s in active if not self.vanished.swallows(s)}
         ordered = sorted(active, key=lambda s: self.tree.span(s.node))
         here: dict[str, int | None] = {}
         inner: dict[tuple[int, str], cst.CSTNode] = {}
@@ -71,7 +71,9 @@ class _Placer:
         edits: list[Text] = []
         module = self.plan.builder.naming.helpers_module
         if helpers and module:
-            for text in self._from_module(module, sorted(helpers)):
+            # What the helpers call themselves is at hand in their module.
+            called = {h for s in ordered if s.change is not None for h in s.change.helpers}
+            for text in self._from_module(module, sorted(called.intersection(helpers))):
                 self._note(here, text, first_use)
             helpers = []
         codes: list[str] = []
@@ -87,7 +89,7 @@ class _Placer:
         for (_, text), host in inner.items():
             edits.append(self._in_place(text, host))
         if codes:
-            edits.append(self._helpers(codes, first_use, bool(here)))
+            edits.append(self._helpers(codes, first_use, {e.start for e in edits}))
         return edits
 
     def _from_module(self, module: str, helpers: list[str]) -> list[str]:
@@ -163,7 +165,7 @@ class _Placer:
                 content += f"{text}{newline}"
             if at == len(self.tree.text) and self.tree.text and self.tree.text[-1] not in "\r\n":
                 content = newline + content.removesuffix(newline)
-            if texts[0][1]:
+            if texts[-1][1]:
                 content += newline
             if at in self.apart:
                 content = newline + content
@@ -317,7 +319,7 @@ class _Placer:
 
     # -- helpers -----------------------------------------------------------------------------
 
-    def _helpers(self, codes: list[str], use: int | None, imports_added: bool) -> Text:
+    def _helpers(self, codes: list[str], use: int | None, added: set[int]) -> Text:
         newline = self.plan.newline
         limit = use if use is not None else len(self.body)
         block = 2 * newline
@@ -336,8 +338,10 @@ class _Placer:
                 blanks += 1
             more = newline * max(0, 2 - blanks) if leading[-1] + 1 < len(self.body) else ""
             lead = "" if at == 0 or self.tree.text[at - 1] in "\r\n" else newline
-            if not imports_added and all(self._gone(i) for i in range(leading[-1] + 1)):
+            if not added and all(self._gone(i) for i in range(leading[-1] + 1)):
                 block = ""
+            elif at not in added:
+                block = newline * max(0, 2 - self._blanks_above(leading[-1]))
             return Text(at, at, f"{lead}{block}{text}{newline}{more}", 2)
         index = min(limit, self.head)
         if index < len(self.body):
@@ -345,6 +349,18 @@ class _Placer:
             lead = newline if index and at else ""
             return Text(at, at, f"{lead}{text}{newline}{block}", 2)
         return Text(self._end(), self._end(), f"{newline}{block}{text}{newline}", 2)
+
+    def _blanks_above(self, index: int) -> int:
+        """The blank lines that end up above a place where statements vanish, 0 where none do."""
+        if not self._gone(index):
+            return 0
+        while index and self._gone(index - 1):
+            index -= 1
+        line = self.lines.index(self._before(index))
+        blanks = 0
+        while blanks < line and self.lines.is_blank(line - 1 - blanks):
+            blanks += 1
+        return blanks
 
 
 def _imports(node: cst.CSTNode) -> bool:

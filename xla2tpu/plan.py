@@ -25,9 +25,9 @@ from xla2tpu.layout import Layout
 from xla2tpu.lines import Lines
 from xla2tpu.nodes import descendants
 from xla2tpu.scopes import Binding
-from xla2tpu.sites import Cut, Site, Text
+from xla2tpu.sites import Insert, Site, Text
 from xla2tpu.suites import Settled, Suites
-from xla2tpu.template import Slice
+from xla2tpu.template import Piece, Slice
 from xla2tpu.tree import Tree
 from xla2tpu.vanished import Vanished
 
@@ -128,6 +128,7 @@ class Plan:
             for with_, item in site.change.unwraps:
                 unwrapped.setdefault(id(with_), []).append(item)
             decorators.update((id(d), d) for d in site.change.decorators)
+        uses |= self.helpers.uses(active)
         whole: set[int] = set()
         for key, items in unwrapped.items():
             block = self.tree.parent(items[0])
@@ -168,7 +169,7 @@ class Plan:
         assembly = Assembly(applied=applied)
         assembly.imports_left = self._imports_left(removed, vanished, swaps)
         assembly.edits = resolved(edits)
-        standing = {s for s in active if not vanished.has_statement(s.expression)}
+        standing = {s for s in active if not vanished.swallows(s)}
         assembly.helpers = tuple(self.helpers.needed(standing))
         return assembly
 
@@ -300,10 +301,18 @@ class Plan:
         for site in sorted(active, key=lambda s: self.tree.span(s.node)):
             assert site.change is not None
             for cut in site.change.cuts:
-                if not vanished.has_statement(site.expression):
-                    edits.append(Text(cut.start, cut.end, self._filled(cut, site)))
+                place = cut.anchor or site.expression
+                if not vanished.has_statement(place):
+                    text = self._filled(cut.pieces, self.tree.statement(place))
+                    edits.append(Text(cut.start, cut.end, text))
         edits.extend(self.layout.realigned(active, edits, vanished))
         added = placing.additions(self, active, settled, partial, vanished)
+        added += [
+            self._inserted(i)
+            for s in sorted(active, key=lambda s: self.tree.span(s.node))
+            for i in (s.change.inserts if s.change is not None else ())
+            if not vanished.has_statement(i.anchor)
+        ]
         self.deletions.added_at = {e.start for e in added}
         edits.extend(self.deletions.statements(settled))
         for statement, nodes in partial.values():
@@ -325,12 +334,27 @@ class Plan:
         edits.extend(added)
         return [e for e in edits if e.start != e.end or e.content]
 
-    def _filled(self, cut: Cut, site: Site) -> str:
-        text = "".join(p if isinstance(p, str) else self._current(p) for p in cut.pieces)
+    def _filled(self, pieces: Iterable[Piece], statement: cst.CSTNode) -> str:
+        text = "".join(p if isinstance(p, str) else self._current(p) for p in pieces)
         if INDENT in text:
-            start = self.tree.span(self.tree.statement(site.expression))[0]
-            text = text.replace(INDENT, self.indent_at(start, site.expression))
+            text = text.replace(INDENT, self.indent_at(self.tree.span(statement)[0], statement))
         return text
+
+    def _inserted(self, insert: Insert) -> Text:
+        """A new line before a statement, or as the first of a loop's body."""
+        anchor, text = insert.anchor, self._filled(insert.pieces, insert.anchor)
+        if not isinstance(anchor, cst.For):
+            start = self.tree.span(anchor)[0]
+            at = self.lines.start(start)
+            return Text(at, at, f"{self.indent_at(start, anchor)}{text}{self.newline}", 3)
+        first = self.tree.span(anchor.body.body[0])[0]
+        if isinstance(anchor.body, cst.SimpleStatementSuite):
+            outer = self.indent_at(self.tree.span(anchor)[0], anchor)
+            line = f"{self.newline}{outer}{self.builder.unit}"
+            return Text(self.tree.full_span(anchor.body)[0], first, f"{line}{text}{line}", 3)
+        at = self.lines.end(self.tree.full_span(anchor.body)[0])
+        indent = self.indent_at(first, anchor.body.body[0])
+        return Text(at, at, f"{indent}{text}{self.newline}", 3)
 
     def _current(self, piece: Slice) -> str:
         """The source of a node with the cuts inside it made."""

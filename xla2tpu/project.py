@@ -398,6 +398,30 @@ class Project:
                     return True
         return False
 
+    def interface(self, data: bytes) -> object:
+        """What other files may take note of in the text of a file, to be compared.
+
+        While it stays equal, the names of the project stay as they are.
+        """
+        module = exports_of(data) if b"import" in data else None
+        vendor = _OTHER_IMPORT.search(data)
+        self.hints()
+        exports = {
+            # A function of a file's own hides nothing but a name that a star or others hand on.
+            name: targets
+            for name, targets in (module.exports if module is not None else {}).items()
+            if targets != {""} or name in self._names or (module is not None and module.stars)
+        }
+        imports = list(import_lines(data))
+        return (
+            None if module is None else (exports, module.stars),
+            imports,
+            [_chains(local, data) for _, names in imports for _, local in names if local != "*"],
+            None if module is None else direct_names(module, self.in_house),
+            vendor and vendor[1],
+            {n for n in self._names if _has_word(data, n)},
+        )
+
     def _hands_module(self, file: str, name: str) -> bool:
         """Whether a name at the top of a file is a module with names that lead to torch_xla."""
         module = self.module(file)

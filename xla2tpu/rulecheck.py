@@ -14,7 +14,9 @@ from collections.abc import Iterator
 
 from xla2tpu.rules import USER_FAMILY, Api, Case, Helper, Op, Rule, RuleSet, load_rules
 
-SETTINGS = frozenset(("source-version", "device", "helpers-module", "any-hardware"))
+SETTINGS = frozenset(
+    ("source-version", "device", "launcher", "processes", "helpers-module", "any-hardware")
+)
 CONDITIONS = frozenset(("absent", "given", "constant"))
 # A placeholder of a template: {name}, {name=TEXT}, {*name}, {**name}; {{ and }} are braces.
 PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\*{0,2})([A-Za-z_]\w*)(?:=([^{}]*))?\}")
@@ -28,7 +30,7 @@ def problems(ruleset: RuleSet) -> list[str]:
     for rule in ruleset.rules.values():
         found += [f"{rule.path}: {rule.code}: {text}" for text in _rule(rule, ruleset)]
     for helper in ruleset.helpers.values():
-        found += [f"helper {helper.name}: {text}" for text in _helper(helper)]
+        found += [f"helper {helper.name}: {text}" for text in _helper(helper, ruleset)]
     return found
 
 
@@ -178,7 +180,7 @@ def _free(tree: ast.AST) -> set[str]:
     return loads - stores
 
 
-def _helper(helper: Helper) -> Iterator[str]:
+def _helper(helper: Helper, ruleset: RuleSet) -> Iterator[str]:
     bound: set[str] = set()
     for text in helper.imports:
         imported = _imported(text)
@@ -210,7 +212,7 @@ def _helper(helper: Helper) -> Iterator[str]:
         problem = _syntax(PLACEHOLDER.sub(_stand_in, helper.inline), "eval")
         if problem:
             yield f"inline: {problem}"
-    own = bound | {helper.name} | set(dir(builtins)) | {"self"}
+    own = bound | set(ruleset.helpers) | set(dir(builtins)) | {"self"}
     for name in sorted(_free(definition) - own):
         yield f"code: {name} is not imported"
 

@@ -239,6 +239,11 @@ def load_rules(extra: tuple[str, ...] = ()) -> RuleSet:
     return _load(extra)
 
 
+def forget() -> None:
+    """Read the files of all rules anew from now on."""
+    _load.cache_clear()
+
+
 @functools.cache
 def _load(extra: tuple[str, ...]) -> RuleSet:
     rules: dict[str, Rule] = {}

@@ -34,6 +34,7 @@ class Request(NamedTuple):
     config: str | None = None
     force_exclude: bool = False
     helpers_module: str | None = None
+    launcher: str | None = None
     jobs: int = 1
     with_fixes: bool = False
     diff: bool = False
@@ -101,6 +102,8 @@ def settings_for(path: str, config: Config, request: Request, root: str | None) 
         helpers_module=request.helpers_module or config.helpers_module,
         source_version=config.source_version,
         device=config.device,
+        launcher=request.launcher or config.launcher,
+        processes=config.processes,
         root=root,
         with_fixes=request.with_fixes,
     )
@@ -130,14 +133,14 @@ def run(request: Request, progress: Callable[[int], Progress] | None = None) -> 
         trees[file.path] = file.tree
     done = Run(request.mode, [FileResult(p, Status.ERROR, error=e) for p, e in found.errors])
     done.diff = request.diff
-    _check_rule_files({settings.rule_files for _, settings in files})
+    check_rule_files({settings.rule_files for _, settings in files})
     if files:
         from xla2tpu import batch
 
         callback = progress(len(files)) if progress is not None else None
         results = batch.run_project(files, request.jobs, callback)
         if any(result.mentions_torch_xla or result.findings for result in results):
-            _check_codes({settings for _, settings in files})
+            check_codes({settings for _, settings in files})
         done.results += results
         if request.mode is Mode.MIGRATE and any(r.mentions_torch_xla for r in results):
             from xla2tpu import projectfacts
@@ -151,8 +154,8 @@ def run(request: Request, progress: Callable[[int], Progress] | None = None) -> 
     return done
 
 
-def _check_rule_files(every: set[tuple[str, ...]]) -> None:
-    """Look into the user's own rules before they are used; a fault in one is not a run's."""
+def check_rule_files(every: set[tuple[str, ...]]) -> None:
+    """Raise `ConfigError` for a fault in the user's own rules, which is not a run's."""
     for rule_files in every - {()}:
         from xla2tpu.rulecheck import user_problems
         from xla2tpu.rules import RuleError
@@ -172,7 +175,7 @@ def run_stdin(data: bytes, filename: str | None, request: Request) -> Run:
     if request.force_exclude and filename is not None and discover.excluded(filename, configs):
         return Run(request.mode, [], request.diff)
     config = configs.of(path)
-    _check_rule_files({config.rule_files})
+    check_rule_files({config.rule_files})
     root = None if filename is None else configs.root(filename, None)
     from xla2tpu import batch
 
@@ -185,7 +188,7 @@ def run_stdin(data: bytes, filename: str | None, request: Request) -> Run:
     return done
 
 
-def _check_codes(all_settings: set[Settings]) -> None:
+def check_codes(all_settings: set[Settings]) -> None:
     """Raise `ConfigError` for a code prefix that no rule has: it would give a false all clear."""
     given = {
         (prefix, settings.rule_files)

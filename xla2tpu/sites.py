@@ -19,10 +19,22 @@ from xla2tpu.tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Replace the characters ``start`` to ``end`` by the pieces."""
+    """Replace the characters ``start`` to ``end`` by the pieces.
+
+    ``anchor`` is a node of the statement that is cut, where that is not the site's own.
+    """
 
     start: int
     end: int
+    pieces: tuple[Piece, ...]
+    anchor: cst.CSTNode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """A new line: first in the body of ``anchor`` where that is a loop, else before its line."""
+
+    anchor: cst.CSTNode
     pieces: tuple[Piece, ...]
 
 
@@ -49,6 +61,7 @@ class Change:
     """
 
     cuts: list[Cut] = field(default_factory=list)
+    inserts: list[Insert] = field(default_factory=list)
     deletes: list[cst.CSTNode] = field(default_factory=list)
     unwraps: list[tuple[cst.With, cst.WithItem]] = field(default_factory=list)
     decorators: list[cst.Decorator] = field(default_factory=list)
@@ -103,6 +116,13 @@ class Site:
     def refuse(self, reason: str) -> None:
         """Leave the place to a person, for this reason."""
         self.reason, self.change, self.applicability = reason, None, Applicability.MANUAL
+
+    def take_along(self, other: Site) -> None:
+        """Mend another place with this one: its text goes with what this site replaces."""
+        other.reason, other.change = None, Change()
+        other.applicability = Applicability.SAFE
+        other.follows = [self]
+        self.follows.append(other)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class Vanished:
         self.ids = set(settled.smalls) | set(settled.gone) | set(settled.clauses) | set(decorators)
         # Walking down from what goes is cheaper than up from each name of the file.
         self.below: set[int] = set()
+        self._replaced, self._kept = replaced, kept
         roots: list[cst.CSTNode] = list(settled.smalls.values())
         roots += [*settled.gone.values(), *settled.clauses.values(), *decorators.values()]
         for root in roots:
@@ -50,6 +51,20 @@ class Vanished:
     def has(self, node: cst.CSTNode) -> bool:
         """Whether the node's text goes, by a deletion or by a replacement around it."""
         return id(node) in self.below
+
+    def swallows(self, site: Site) -> bool:
+        """Whether a statement around a site goes, or what another site replaces around it."""
+        here: cst.CSTNode | None = site.expression
+        stays = False
+        while here is not None:
+            if id(here) in self.ids:
+                return True
+            stays |= id(here) in self._kept
+            here = self.tree.parent(here)
+            holder = self._replaced.get(id(here))
+            if holder is not None and holder is not site and not stays:
+                return True
+        return False
 
     def has_statement(self, node: cst.CSTNode) -> bool:
         """Whether a statement around the node goes as a whole."""

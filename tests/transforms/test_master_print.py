@@ -99,7 +99,7 @@ def test_on_all_processes(form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ['xm.all_reduce("sum", loss)', 'xm.mesh_reduce("loss", loss, max)']
+    "call", ['xm.all_reduce("sum", loss, groups=pairs)', "xm.mesh_reduce(tag(), loss, max)"]
 )
 def test_collective_of_torch_xla_runs_on_all(call: str) -> None:
     check_transformed(

@@ -16,6 +16,7 @@ EPILOG = (
     "2 wrong usage, bad configuration, or a file that could not be handled."
 )
 
+_LAUNCHERS = ("spawn", "torchrun")
 _FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 
 Command = Callable[..., Any]
@@ -83,6 +84,11 @@ def common(command: Command) -> Command:
             help="Write helper functions into this module and import them from it.",
         ),
         click.option(
+            "--launcher",
+            type=click.Choice(_LAUNCHERS),
+            help="How migrated programs start their processes: by themselves or by torchrun.",
+        ),
+        click.option(
             "--any-hardware",
             is_flag=True,
             help="Rewrite projects for other hardware than TPUs too.",
@@ -109,6 +115,7 @@ def request_of(common: dict[str, Any], **own: Any) -> Request:
         config=common["config"],
         force_exclude=common["force_exclude"],
         helpers_module=common["helpers_module"],
+        launcher=common["launcher"],
         any_hardware=common["any_hardware"],
         jobs=common["jobs"] or _cores(),
         with_fixes=output_format in ("text", "json", "sarif")

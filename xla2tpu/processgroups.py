@@ -1,0 +1,282 @@
+"""Process groups that torch_xla made: the backend ``xla`` and the rendezvous ``xla://``.
+
+Backend, rendezvous and what stands beside them change in one go, or not at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from xla2tpu import devices, workers
+from xla2tpu.changes import Builder
+from xla2tpu.model import Applicability
+from xla2tpu.rules import Rule
+from xla2tpu.scopes import Scope
+from xla2tpu.signatures import Bound, bind
+from xla2tpu.sites import Change, Site, within
+from xla2tpu.template import Piece, Slice
+
+_MAKERS = frozenset(
+    {"torch.distributed.init_process_group",
+     "torch.distributed.distributed_c10d.init_process_group"}
+)  # fmt: skip
+_PARAMETERS = (
+    "(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None,"
+    " group_name='', pg_options=None, device_id=None)"
+)
+_BARRIERS = frozenset({"torch.distributed.barrier", "torch.distributed.distributed_c10d.barrier"})
+_URL = re.compile(r"(xla|pjrt)://")
+_RANK_TEST = re.compile(
+    r"\b(get_|is_|global_|local_|my_|proc_|process_)*"
+    r"(rank|ordinal|index|main|master|main_process|master_ordinal|node_local_rank)\b"
+)
+_BACKEND = '"cpu:gloo,tpu:tpu_dist"'
+_DIST = ("import torch.distributed as dist",)
+_OWN = re.compile(r"gloo|tpu_dist")
+_CLASS = "XLA525"
+LAUNCHERS = frozenset({"XLA506", "XLA507"})
+TWICE = (
+    "Start the processes by torchrun or torch.multiprocessing, and make one process group in each:"
+    " the worker makes one itself."
+)
+# What the launcher has no place for; torch_xla had none for it either.
+_PLAIN = frozenset({"backend", "init_method", "rank", "world_size"})
+
+
+def calls(builder: Builder) -> list[cst.Call]:
+    """The calls of the file that make a process group of torch_xla."""
+    found: dict[int, cst.Call] = {}
+    for node, _ in builder.tree.strings:
+        value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
+        if isinstance(value, str) and (value == "xla" or _URL.match(value)):
+            call = _maker_around(node, builder)
+            if call is not None:
+                found[id(call)] = call
+    return list(found.values())
+
+
+def makes_its_own(builder: Builder) -> bool:
+    """Whether a function makes a group that would be the second in a launched process.
+
+    Backends of other hardware are in branches of their own, and a test whether there is a group
+    already is what it takes.
+    """
+    tree = builder.tree
+    helper = builder.rules.helpers["launch"]
+    for node in (
+        *tree.attributes.get("init_process_group", ()),
+        *(n for n, _ in tree.loads.get("init_process_group", ())),
+    ):
+        call = tree.parent(node)
+        if not isinstance(call, cst.Call) or call.func is not node or not call.args:
+            continue
+        scope = tree.scope(call)
+        backend = _text(call.args[0].value) or ""
+        if builder.callee(call, scope) not in _MAKERS or not _OWN.search(backend):
+            continue
+        functions = [a for a in tree.ancestors(call) if isinstance(a, cst.FunctionDef)]
+        tests = [tree.source(a.test) for a in tree.ancestors(call) if isinstance(a, cst.If)]
+        ours = any(builder.naming.present(helper, f.name.value) for f in functions)
+        if functions and not ours and not any("is_initialized" in test for test in tests):
+            return True
+    return False
+
+
+def is_destroyed(builder: Builder) -> bool:
+    """Whether the program gives its process group back itself."""
+    return any(
+        builder.meaning(node, builder.tree.scope(node)) == "torch.distributed.destroy_process_group"
+        for node in (
+            *builder.tree.attributes.get("destroy_process_group", ()),
+            *(n for n, _ in builder.tree.loads.get("destroy_process_group", ())),
+        )
+    )
+
+
+def _maker_around(node: cst.CSTNode, builder: Builder) -> cst.Call | None:
+    arg = devices.argument_around(node, builder)
+    call = builder.tree.parent(arg) if isinstance(arg, cst.Arg) else None
+    if not isinstance(call, cst.Call):
+        return None
+    return call if builder.callee(call, builder.tree.scope(call)) in _MAKERS else None
+
+
+def mend(sites: list[Site], builder: Builder, single_controller: bool) -> None:
+    """Make the changes of process groups, when those of the launchers are known.
+
+    ``single_controller`` tells whether one process drives all devices.
+    """
+    by_call: dict[int, tuple[cst.Call, list[Site]]] = {}
+    for site in sites:
+        if site.rule.detector == "rendezvous-url":
+            call = _maker_around(site.node, builder)
+            if call is not None:
+                by_call.setdefault(id(call), (call, []))[1].append(site)
+    launchers = [s for s in sites if s.rule.code in LAUNCHERS and s.call is not None]
+    # A test of the group's class would fail with another backend.
+    tested = any(s.rule.code == _CLASS and not s.fixable for s in sites)
+    launched = bool(launchers) and all(s.fixable for s in launchers)
+    for call, group in by_call.values():
+        first, rest = group[0], group[1:]
+        made: Change | str
+        if single_controller or tested:
+            made = "single-controller" if single_controller else "whole-program"
+        else:
+            made = _mended(first, call, launchers if launched else [], sites, builder)
+        if isinstance(made, str):
+            for site in group:
+                site.refuse(made)
+            continue
+        first.reason, first.change, first.applicability = None, made, Applicability.UNSAFE
+        for site in rest:
+            site.reason, site.change = None, Change(replaced=[site.node])
+            site.applicability, site.follows = Applicability.UNSAFE, [first]
+            site.fix_title = first.fix_title
+    strings = [s for _, group in by_call.values() for s in group]
+    if launched and any(not s.fixable for s in strings):
+        # One group too many or none: the launch and the groups are left together.
+        for site in (*launchers, *(s for s in strings if s.fixable)):
+            site.refuse("whole-program")
+            site.advice = TWICE
+
+
+def _mended(
+    site: Site, call: cst.Call, launchers: list[Site], sites: list[Site], builder: Builder
+) -> Change | str:
+    bound = bind(_PARAMETERS, call.args, lambda node: False)
+    if isinstance(bound, str):
+        return bound
+    backend = bound.args.get("backend")
+    if backend is not None and _text(backend.value) not in ("xla", "gloo"):
+        return "user-option"
+    if "pg_options" in bound.args:
+        return "argument-not-supported"
+    if launchers:
+        return _given_by_launcher(site, call, bound, launchers, sites, builder)
+    return _own(site, call, bound, sites, builder)
+
+
+def _given_by_launcher(
+    site: Site,
+    call: cst.Call,
+    bound: Bound,
+    launchers: list[Site],
+    sites: list[Site],
+    builder: Builder,
+) -> Change | str:
+    """The processes have their group when the worker starts: a second cannot be made."""
+    if workers.is_at_top(call, builder.tree):
+        return "whole-program"
+    statement = builder.tree.parent(call)
+    if not isinstance(statement, cst.Expr):
+        return "unsupported-form"
+    if bound.args.keys() - _PLAIN:
+        return _own(site, call, bound, sites, builder, tested=True)
+    site.follows = list(launchers)
+    site.fix_title = "Remove the process group that the launcher has made"
+    return builder.delete(site, call)
+
+
+def _own(
+    site: Site,
+    call: cst.Call,
+    bound: Bound,
+    sites: list[Site],
+    builder: Builder,
+    tested: bool = False,
+) -> Change | str:
+    """Make the group by the variables that the launcher sets, and not a second time."""
+    tree = builder.tree
+    extra: dict[str, Piece] = {"callee": Slice(call.func)}
+    ranks = [a for n in ("rank", "world_size") if (a := bound.args.get(n)) is not None]
+    # Before there is a group, the ranks of torch_xla are not known.
+    asked = any(workers.asks_torch_xla(a.value, site.scope, builder) for a in ranks)
+    parts = []
+    for index, arg in enumerate(call.args):
+        if arg is bound.args.get("init_method") or (asked and arg in ranks):
+            for inner in within(sites, tree, arg):
+                if inner is not site and inner.rule is not site.rule:
+                    inner.follows.append(site)
+            continue
+        keyword = f"{arg.keyword.value}=" if arg.keyword is not None else ""
+        if arg is bound.args.get("backend") and _text(arg.value) == "xla":
+            parts.append(f"{keyword}{_BACKEND}")
+        else:
+            extra[f"item{index}"] = Slice(arg.value)
+            parts.append(f"{keyword}{{item{index}}}")
+    template = f"{{callee}}({', '.join(parts)})"
+    site.fix_title = "Make the process group of TorchTPU"
+    alone = _is_script(call, builder) and not tested
+    if alone or not isinstance(tree.parent(call), cst.Expr):
+        return builder.replace(site, template, extra=extra, node=call)
+    guarded = f"if not dist.is_initialized():\n    {template}"
+    return builder.statement(site, guarded, _DIST, extra=extra)
+
+
+def _is_script(call: cst.Call, builder: Builder) -> bool:
+    """Whether the file is a program of its own: no other has made the group before."""
+    body = builder.tree.module.body
+    return workers.is_at_top(call, builder.tree) or any(workers.is_main_guard(s) for s in body)
+
+
+def _text(node: cst.BaseExpression) -> str | None:
+    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
+    return value if isinstance(value, str) else None
+
+
+def barriers(rule: Rule, builder: Builder) -> Iterator[Site]:
+    """Barriers that some ranks alone come to: under the backend ``xla`` they did nothing.
+
+    Two behind different tests in one function may meet each other.
+    """
+    tree = builder.tree
+    alone: dict[int, list[tuple[str, cst.Call, Scope]]] = {}
+    for load, scope in _barrier_loads(builder):
+        node: cst.CSTNode = load
+        while isinstance(above := tree.parent(node), cst.Attribute) and above.value is node:
+            node = above
+        call = tree.parent(node)
+        if not isinstance(call, cst.Call) or call.func is not node:
+            continue
+        if builder.callee(call, scope) not in _BARRIERS:
+            continue
+        test = _rank_test(call, builder)
+        if test is not None:
+            function = next((a for a in tree.ancestors(call) if isinstance(a, cst.FunctionDef)), 0)
+            alone.setdefault(id(function), []).append((test, call, scope))
+    for group in alone.values():
+        if len({test for test, _, _ in group}) > 1:
+            continue
+        for _, call, scope in group:
+            site = Site(rule, "torch.distributed.barrier", call, call, scope, "call", counts=False)
+            site.refuse("waits-now")
+            yield site
+
+
+def _barrier_loads(builder: Builder) -> Iterator[tuple[cst.Name, Scope]]:
+    """The names that calls of ``dist.barrier`` begin with, where the group was one of torch_xla."""
+    tree = builder.tree
+    module = builder.naming.helpers_module
+    if "tpu_dist" not in tree.text and not calls(builder):
+        launched = f"{module}.launch"
+        if module is None or all(b.path != launched for b in tree.bindings):
+            return
+    for name in sorted({b.name for b in tree.bindings if (b.path or "").startswith("torch")}):
+        yield from tree.loads.get(name, ())
+
+
+def _rank_test(call: cst.Call, builder: Builder) -> str | None:
+    """The test of a rank that a barrier stands behind, None where there is none, or an else."""
+    for above in builder.tree.ancestors(call):
+        if isinstance(above, (cst.FunctionDef, cst.Lambda)):
+            return None
+        if isinstance(above, cst.If):
+            test = builder.tree.source(above.test)
+            if test.endswith("is_initialized()") and " " not in test:
+                return None  # made of a meeting point, or meant to be where there are others
+            if _RANK_TEST.search(test):
+                return None if above.orelse is not None else test
+    return None
