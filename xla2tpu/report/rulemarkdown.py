@@ -110,6 +110,8 @@ def how(rule: Rule) -> str:
         # A transform may leave a place to a person as well.
         kinds = {case.applicability for case in rule.cases}
         kinds |= {Applicability.MANUAL for case in rule.cases if case.action == "transform"}
+    elif rule.ops:
+        kinds = {Applicability.MANUAL}  # what an example rewrites, it rewrites by other rules
     else:
         kinds = {_kind(example) for example in rule.examples}
     *rest, last = [_WORDS[kind] for kind in Applicability if kind in kinds] or ["-"]
