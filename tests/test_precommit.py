@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from xla2tpu.kinds import kind_of
 
 ROOT = Path(__file__).parent.parent
 XM = "import torch_xla.core.xla_model as xm\n"
@@ -123,3 +127,18 @@ def test_a_project_without_torch_xla(project: Path, home: Path) -> None:
     status, told = hook("xla2tpu", project, home, "--verbose")
     assert status == 0
     assert "20 files scanned, nothing of torch_xla found." in told
+
+
+SEEN = (
+    "a.py x/b.ipynb requirements.txt dev-requirements.txt requirements/base.txt pyproject.toml "
+    "Dockerfile docker/Dockerfile.tpu env.sh .github/workflows/ci.yml environment.yml .env "
+    "setup.cfg setup.py uv.lock gpu.dockerfile .gitlab-ci.yml .envrc prod.env"
+)
+NOT_SEEN = "README.md a.txt config.yaml a.json .github/dependabot.yml data/environments.md"
+
+
+@pytest.mark.parametrize("name", [*SEEN.split(), *NOT_SEEN.split()])
+def test_the_hooks_see_what_a_walk_sees(name: str) -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert {bool(re.search(hook["files"], name)) for hook in hooks} == {kind_of(name) is not None}
+    assert (kind_of(name) is not None) == (name in SEEN.split())

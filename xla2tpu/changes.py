@@ -44,6 +44,10 @@ _QUERIES = frozenset(
 )
 
 
+# The longest line that a replacement may make where there is a choice.
+_LINE = 100
+
+
 class Builder:
     """Makes changes for one file. All positions are in characters of the original text."""
 
@@ -82,7 +86,8 @@ class Builder:
         expression = node if node is not None else site.expression
         assert isinstance(expression, cst.BaseExpression)
         change = Change(replaced=[expression])
-        source, imports = self._inlined(template, helpers, imports, change)
+        room = self._room(site.expression if node is None else node)
+        source, imports = self._inlined(template, helpers, imports, change, room)
         compiled = compile_template(source)
         quote = self._quote_at(expression)
         if quote is None and ('"' in source or "'" in source):
@@ -242,22 +247,38 @@ class Builder:
     # -- text ----------------------------------------------------------------------------------
 
     def _inlined(
-        self, template: str, helpers: Iterable[str], imports: Iterable[str], change: Change
+        self,
+        template: str,
+        helpers: Iterable[str],
+        imports: Iterable[str],
+        change: Change,
+        room: int = _LINE,
     ) -> tuple[str, list[str]]:
-        """The template with the inline forms of helpers that are called once in the file."""
+        """The template with the inline forms of helpers that are called once in the file.
+
+        And where these leave the line as long as lines may be: ``room`` is what is left of it.
+        """
         needed = list(imports)
         for name in helpers:
             helper = self.rules.helpers[name]
             call = f"{name}()"
             local = self.naming.helper(helper)
             alone = self.helper_uses.get(name, 0) <= 1 and not self.naming.present(helper, local)
-            if helper.inline is not None and alone and template.count(call) == 1:
-                inline = helper.inline
+            inline = helper.inline
+            if inline is not None and alone and len(inline) <= room and template.count(call) == 1:
                 template = inline if template == call else template.replace(call, f"({inline})")
                 needed.extend(helper.imports)
             else:
                 self.use_helper(change, name)
         return template, needed
+
+    def _room(self, node: cst.CSTNode) -> int:
+        """How long the text in place of a node may be until its line gets too long."""
+        start, end = self.tree.span(node)
+        text = self.tree.text
+        before = start - (max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1)
+        after = re.match(r"[^\r\n]*", text[end : end + _LINE])
+        return _LINE - before - (len(after[0]) if after else 0)
 
     def _render(
         self,
