@@ -18,7 +18,18 @@ ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.M | re.S)
 COMMANDS = [line for kind, block in BLOCKS if kind == "sh" for line in block.splitlines()]
-BEFORE, AFTER = (block for kind, block in BLOCKS if kind == "python")
+BEFORE, AFTER, LOOP_BEFORE, LOOP_AFTER = (b for kind, b in BLOCKS if kind == "python")
+LOOP_IMPORTS = """\
+import torch
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.parallel_loader as pl
+import torch_xla.distributed.xla_multiprocessing as xmp
+from torch.utils.data import DataLoader, DistributedSampler
+
+from flowers import Net, data, loss_fn
+
+
+"""
 # What these do is done already, or is this very run.
 NOT_RUN = ("python -m venv", "python -m pip install ", "python -m pytest")
 
@@ -97,6 +108,17 @@ def test_before_and_after(project: Path) -> None:
         project.parent,
     )
     assert done.stdout == AFTER
+
+
+def test_the_loop(project: Path) -> None:
+    (project / "src" / "train.py").write_text(LOOP_IMPORTS + LOOP_BEFORE)
+    done = run("xla2tpu migrate --diff src/train.py", project, project.parent)
+    assert "1 done" in done.stderr
+    run("xla2tpu migrate src/train.py", project, project.parent)
+    text = (project / "src" / "train.py").read_text()
+    assert text.endswith("\n\n\n" + LOOP_AFTER)
+    helpers = re.findall(r"^def (\w+)", text, re.M)
+    assert {"world_size", "global_rank", "average_gradients", "launch"} <= set(helpers)
 
 
 def test_configuration(tmp_path: Path) -> None:
