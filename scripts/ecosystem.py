@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import warnings
@@ -33,7 +34,13 @@ PROJECTS = (
     "catalyst==22.4",
     "pytorch-ignite==0.4.13",
     "torch_xla==2.9.0",
+    "fairseq==0.9.0",
+    "wtfml==0.0.3",
+    "mosaicml==0.17.2",
+    "tpu-util==0.1.3",
 )
+SDISTS = {"fairseq", "tpu-util"}
+FAMILIES = ("XLA501-505 loaders, gradients", "XLA506-526 launch, collectives", "others")
 # Their metadata is older than the present rules, and pip refuses it since 24.1.
 OLD_METADATA = {"pytorch-lightning", "catalyst"}
 # torch_xla has wheels for Linux only, one for each Python.
@@ -49,23 +56,27 @@ class Outcome:
     seconds: float = 0.0
     summary: dict[str, int] = field(default_factory=dict)
     reasons: Counter[str] = field(default_factory=Counter)
+    families: Counter[tuple[str, str]] = field(default_factory=Counter)
     new_names: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
 
 def download(requirement: str, cache: Path) -> Path:
-    """The wheel of ``requirement``, from the cache or from the package index."""
+    """The wheel or sdist of ``requirement``, from the cache or from the package index."""
     name, version = requirement.split("==")
-    pattern = f"{name.replace('-', '_')}-{version}-*.whl"
-    if found := sorted(cache.glob(pattern)):
+    sdist = name in SDISTS
+    ending = ".tar.gz" if sdist else "-*.whl"
+    patterns = [f"{n}-{version}{ending}" for n in (name.replace("-", "_"), name)]
+    if found := sorted(p for pattern in patterns for p in cache.glob(pattern)):
         return found[0]
     pip = [sys.executable, "-m", "pip"]
     if name in OLD_METADATA:
         pip = [str(_old_pip(cache)), "-m", "pip"]
     platform = PLATFORM if name == "torch_xla" else ()
-    command = [*pip, "download", "-q", "--no-deps", "--only-binary=:all:", *platform]
+    kind = "--no-binary=:all:" if sdist else "--only-binary=:all:"
+    command = [*pip, "download", "-q", "--no-deps", kind, *platform]
     subprocess.run([*command, "-d", str(cache), requirement], check=True)
-    return next(iter(cache.glob(pattern)))
+    return next(p for pattern in patterns for p in cache.glob(pattern))
 
 
 def _old_pip(cache: Path) -> Path:
@@ -76,9 +87,14 @@ def _old_pip(cache: Path) -> Path:
     return python
 
 
-def unpack(wheel: Path, target: Path) -> None:
-    """Take the Python files out of the wheel."""
-    with zipfile.ZipFile(wheel) as archive:
+def unpack(package: Path, target: Path) -> None:
+    """Take the Python files out of a wheel or an sdist."""
+    if package.suffix == ".gz":
+        with tarfile.open(package) as archive:
+            members = [m for m in archive.getmembers() if m.name.endswith(".py")]
+            archive.extractall(target, members, filter="data")
+        return
+    with zipfile.ZipFile(package) as archive:
         archive.extractall(target, [n for n in archive.namelist() if n.endswith(".py")])
 
 
@@ -181,8 +197,17 @@ def _check_counts(report: dict[str, Any], outcome: Outcome) -> None:
         if file["references"] != counted:
             outcome.failures.append(f"{file['path']}: {counted} findings count")
         for finding in file["findings"]:
+            if finding["counts"]:
+                state = "rewritten" if finding["applied"] else "left"
+                outcome.families[family(finding["rule"]), state] += 1
             if finding["reason"] and finding["counts"] and not finding["suppressed"]:
                 outcome.reasons[f"{finding['reason']} ({finding['rule']})"] += 1
+
+
+def family(code: str) -> str:
+    """What a rule is about, for the table of shares."""
+    number = int(code[3:]) if code.startswith("XLA5") else 0
+    return FAMILIES[0 if 500 < number <= 505 else 1 if 505 < number <= 526 else 2]
 
 
 def show(outcomes: list[Outcome]) -> None:
@@ -203,6 +228,12 @@ def show(outcomes: list[Outcome]) -> None:
     print("|" + "---|" * len(titles))
     for row in rows:
         print("| " + " | ".join(row) + " |")
+    print("\n| references | rewritten | of all | share |\n|---|---|---|---|")
+    families: Counter[tuple[str, str]] = sum((o.families for o in outcomes), Counter())
+    for name in FAMILIES:
+        done = families[name, "rewritten"]
+        every = done + families[name, "left"]
+        print(f"| {name} | {done} | {every} | {done / every if every else 1:.0%} |")
     print("\nCommonest reasons for manual work:")
     reasons: Counter[str] = sum((o.reasons for o in outcomes), Counter())
     for reason, count in reasons.most_common(25):

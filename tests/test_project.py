@@ -318,3 +318,11 @@ def test_other_names_that_are_imported_from_here_stay(
     project = Run(tmp_path, {"a.py": text, "b.py": user, "helpers.py": "HAVE = True\n"})
     assert kept in project.after["a.py"]
     assert "torch_xla" not in project.after["a.py"]
+
+
+def test_a_star_takes_what_is_used_and_not_what_is_only_spoken_of(tmp_path: Path) -> None:
+    files = {
+        "a.py": f"{XM}xm.mark_step()\n",
+        "b.py": 'from a import *\n\n# xm.mark_step()\n\n\ndef f():\n    """`xm.mark_step()`"""\n',
+    }
+    assert Run(tmp_path, files).after["a.py"] == ""

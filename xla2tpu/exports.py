@@ -184,6 +184,25 @@ def _through(path: str, exports: dict[str, set[str]]) -> set[str]:
     return {f"{t}.{rest}" if rest and t else t for t in exports[top]} or {""}
 
 
+def used_names(data: bytes, among: set[str]) -> set[str]:
+    """Those of the names that code uses, and not only comments or documentation.
+
+    All of them where the file is not valid Python, or hands on all that it has.
+    """
+    import ast
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nodes = list(ast.walk(ast.parse(data)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return among
+    used = {n.id for n in nodes if isinstance(n, ast.Name)}
+    # `__all__` and strings that are evaluated name them as well.
+    used |= {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    return among & used
+
+
 def exports_of(data: bytes) -> Module | None:
     """The names at the top of a module's source, None where it is not valid Python."""
     import ast

@@ -12,7 +12,14 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from xla2tpu.exports import ImportLine, Module, direct_names, exports_of, import_lines
+from xla2tpu.exports import (
+    ImportLine,
+    Module,
+    direct_names,
+    exports_of,
+    import_lines,
+    used_names,
+)
 from xla2tpu.inhouse import NOTHING, PACKAGES, InHouse, is_torch_xla
 
 _MARKS = (".git", "pyproject.toml", "setup.cfg", "setup.py", ".xla2tpu.toml", ".hg")
@@ -628,7 +635,8 @@ class Project:
                     found |= self._attributes(data, local, base, real, path)
                 elif name == "*":
                     if self.module_file(module, path) == real:
-                        found |= {n for n in self._names if _has_word(data, n)}
+                        worded = {n for n in self._names if _has_word(data, n)}
+                        found |= used_names(data, worded) if worded else worded
                 else:
                     if self.module_file(module, path) == real:
                         found.add(name)
