@@ -74,7 +74,7 @@ def test_in_the_reports() -> None:
     Path("a.py").write_text(f"{XM}xm.mark_step()\n")
     check("--write-baseline")
     result = check("--output-format", "json")
-    (file,) = json.loads(result.stdout)["files"]
+    file, _ = json.loads(result.stdout)["files"]
     assert (file["suppressed"], file["status"]) == (1, "ready")
     assert file["findings"][0]["in_baseline"] is True
     log = json.loads(check("--output-format", "sarif").stdout)

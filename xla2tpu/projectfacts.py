@@ -76,7 +76,9 @@ def facts(
             found += _old_tpu(result.path, result.source, _ACCELERATOR)
     found += _variables(results)
     found += _checkpoints(results)
-    return sorted(found, key=lambda note: (note.name, note.path, note.line))
+    # What stands in a file of the run is found by its findings too.
+    places = {(note.name, note.path, note.line): note for note in reversed(found)}
+    return [places[place] for place in sorted(places)]
 
 
 def _files(paths: Sequence[str], roots: Iterable[str]) -> list[str]:
