@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from xla2tpu import discover, git
 from xla2tpu.config import Configs
+from xla2tpu.kinds import Kind, kind_of
 from xla2tpu.model import FileResult, Note
 
 # What the wheel of torch_tpu 0.2.0 asks for.
@@ -76,9 +77,7 @@ def facts(
             found += _old_tpu(result.path, result.source, _ACCELERATOR)
     found += _variables(results)
     found += _checkpoints(results)
-    # What stands in a file of the run is found by its findings too.
-    places = {(note.name, note.path, note.line): note for note in reversed(found)}
-    return [places[place] for place in sorted(places)]
+    return sorted(found, key=lambda note: (note.name, note.path, note.line))
 
 
 def _files(paths: Sequence[str], roots: Iterable[str]) -> list[str]:
@@ -269,8 +268,10 @@ def _bf16(path: str, data: bytes, at: int, name: str) -> Note:
 
 
 def _variables(results: Sequence[FileResult]) -> Iterator[Note]:
+    """In code; other files are read for the values that they set."""
     for result in results:
-        for finding in result.findings:
+        is_code = kind_of(result.path) in (Kind.PYTHON, Kind.NOTEBOOK)
+        for finding in result.findings if is_code else ():
             if _BF16.fullmatch(finding.api):
                 yield _bf16(result.path, result.source or b"", finding.start, finding.api)
                 break
