@@ -119,3 +119,27 @@ def test_junit() -> None:
     assert (failure.text or "").startswith("pkg/a file.py:3:10: XLA101 ")
     assert suites["pkg/bad.py"][0].find("error") is not None
     assert len(suites["pkg/plain.py"][0]) == 0
+
+
+def test_places_in_a_notebook_are_those_of_its_file() -> None:
+    cell = {
+        "cell_type": "code",
+        "execution_count": None,
+        "metadata": {},
+        "outputs": [],
+        "source": ["import torch_xla.core.xla_model as xm\n", 'xm.send(x, "é")\n'],
+    }
+    book = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    text = json.dumps(book, indent=1)
+    Path("pkg/book.ipynb").write_text(text)
+    line = next(i for i, t in enumerate(text.splitlines(), 1) if "xm.send" in t)
+    results = [
+        r
+        for r in sarif()["runs"][0]["results"]
+        if "book" in r["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    ]
+    assert [r["locations"][0]["physicalLocation"]["region"]["startLine"] for r in results] == [line]
+    issues = [i for i in json.loads(report("gitlab")) if "book" in i["location"]["path"]]
+    assert [i["location"]["lines"]["begin"] for i in issues] == [line]
+    assert "pkg/book.ipynb:cell 1:2:1: XLA521" in report("junit")
+    assert "file=pkg/book.ipynb::cell 1:2:1: XLA521" in report("github")

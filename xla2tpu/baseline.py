@@ -35,8 +35,11 @@ def marks(result: FileResult) -> list[str]:
     seen: Counter[str] = Counter()
     found = []
     for finding in result.findings:
-        within = finding.line <= len(lines.starts)
-        text = " ".join(lines.content(finding.line - 1).split()) if within else ""
+        if finding.cell is None:
+            text = lines.content(finding.line - 1)
+        else:
+            text = (result.source or b"")[finding.start : finding.end].decode(errors="replace")
+        text = " ".join(text.split())
         key = f"{finding.rule}\0{finding.api}\0{text}"
         seen[key] += 1
         digest = hashlib.sha256(f"{key}\0{seen[key]}".encode(errors="surrogateescape"))

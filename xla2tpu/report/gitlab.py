@@ -9,6 +9,7 @@ from typing import Any
 
 from xla2tpu.baseline import marks
 from xla2tpu.model import Applicability, Finding
+from xla2tpu.report.places import Places
 from xla2tpu.runner import Run, is_left
 
 
@@ -19,11 +20,12 @@ def render(run: Run) -> str:
         path = result.path.replace(os.sep, "/")
         if result.error is not None:
             issues.append(_issue(path, 1, "xla2tpu", result.error, "blocker", result.error))
+        places = Places(result)
         for finding, mark in zip(result.findings, marks(result), strict=True):
             if is_left(finding):
                 text = f"{finding.rule} {finding.message}"
                 level = _severity(finding)
-                issues.append(_issue(path, finding.line, finding.rule, text, level, mark))
+                issues.append(_issue(path, places.of(finding)[0], finding.rule, text, level, mark))
     return json.dumps(issues, indent=2) + "\n"
 
 

@@ -177,7 +177,7 @@ def _checklist(results: list[FileResult]) -> str:
 def _task(result: FileResult, finding: Finding, mark: str) -> str:
     path = result.path.replace(os.sep, "/")
     key = escape(f"{path}:{mark}", quote=True)
-    place = f"{path}:{finding.line}"
+    place = f"{path}:{finding.where}"
     return (
         f'<li class="finding" {_data(result, finding)}><label><input type="checkbox" '
         f'data-task="{key}"> <span><a href="#{_anchor(path)}"><code>{escape(place)}</code></a> '
@@ -247,7 +247,7 @@ def _finding(result: FileResult, finding: Finding, snippets: Snippets) -> str:
     parts = [
         f'<li class="finding" {_data(result, finding)}>'
         f'<p><span class="tag {state}">{_KINDS[state]}</span> '
-        f"<b>{finding.line}:{finding.column}</b> {_rule_link(finding)} "
+        f"<b>{finding.where}</b> {_rule_link(finding)} "
         f"{_ticked(finding.message)}</p>"
     ]
     shown = snippets.line(finding)

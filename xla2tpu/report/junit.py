@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 
 from xla2tpu.model import FileResult
+from xla2tpu.report.places import Places
 from xla2tpu.runner import Run, is_left
 
 # XML 1.0 cannot hold these, not even escaped.
@@ -28,10 +29,12 @@ def _suite(result: FileResult) -> ET.Element:
     path = _clean(result.path.replace(os.sep, "/"))
     left = [f for f in result.findings if is_left(f)]
     suite = ET.Element("testsuite", name=path)
+    places = Places(result)
     for finding in left:
-        case = _case(suite, path, f"{finding.rule} {finding.name}", finding.line)
+        line = places.of(finding)[0]
+        case = _case(suite, path, f"{finding.rule} {finding.name}", line)
         failure = ET.SubElement(case, "failure", type=finding.rule, message=_clean(finding.message))
-        place = f"{path}:{finding.line}:{finding.column}"
+        place = f"{path}:{finding.where}"
         advice = f" {finding.advice}" if finding.fix is None else f" Fix: {finding.fix.title}."
         failure.text = _clean(f"{place}: {finding.rule} {finding.message}.{advice}")
     if result.error is not None:

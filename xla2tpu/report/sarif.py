@@ -14,6 +14,7 @@ from xla2tpu import __version__
 from xla2tpu.baseline import marks
 from xla2tpu.lines import Lines
 from xla2tpu.model import Applicability, Edit, FileResult, Finding, state_of
+from xla2tpu.report.places import Places
 from xla2tpu.rules import Rule, RuleSet
 from xla2tpu.runner import Run
 
@@ -82,15 +83,17 @@ def _location(artifact: dict[str, Any], region: dict[str, Any] | None = None) ->
 def _results(file: FileResult, index: dict[str, int]) -> list[dict[str, Any]]:
     artifact = _artifact(file)
     regions = _Regions(file.source or b"")
+    places = Places(file)
     found = []
     for finding, mark in zip(file.findings, marks(file), strict=True):
         if state_of(finding) == "applied":
             continue
+        line, column, end_line, end_column = places.of(finding)
         region = {
-            "startLine": finding.line,
-            "startColumn": finding.column,
-            "endLine": finding.end_line,
-            "endColumn": finding.end_column,
+            "startLine": line,
+            "startColumn": column,
+            "endLine": end_line,
+            "endColumn": end_column,
         }
         result: dict[str, Any] = {
             "ruleId": finding.rule,
