@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
 # The module, and the names taken from it with what they are bound to.
 ImportLine = tuple[str, list[tuple[str | None, str]]]
 
+_COLUMN_0 = re.compile(rb"^[^\s#)\]}]", re.M)
+_DEFINITION = re.compile(rb"(?:def|class|async[ \t]+def)\b")
 _WORD = re.compile(rb"\w")
 # What may stand before `import` in its statement; the statement may share its line.
 _FROM = re.compile(rb"(?:^|[;:])[ \t\f]*from[ \t\f]*([.\w \t]+?)[ \t]*\Z")
 _START = re.compile(rb"(?:^|[;:])[ \t\f]*\Z")
+_CONTINUED = re.compile(rb"\\(?:\r\n|\n|\r)\Z")
 _PART = re.compile(rb"\\\r?\n|#[^\r\n]*|[()\r\n;]")
 _LONGEST = 20_000
 
@@ -44,26 +48,55 @@ def direct_names(module: Module, in_house: InHouse = NOTHING) -> set[str]:
     return names
 
 
-def import_lines(data: bytes) -> Iterator[ImportLine]:
+def import_lines(data: bytes, top: bool = False) -> Iterator[ImportLine]:
     """The imports of a file by its text: the module, and names with what they are bound to.
 
-    The name is None where the module itself is imported. Wide: those in functions and in the
-    text of documentation are among them. Reading text costs a hundredth of parsing it.
+    The name is None where the module itself is imported. Wide: those in the text of documentation
+    are among them, and those in functions unless only the ``top`` of the file is asked for.
+    Reading text costs a hundredth of parsing it.
     """
+    definitions = _Definitions(data)
     at = data.find(b"import")
     while at >= 0:
         end = at + len(b"import")
-        if not _WORD.match(data, end):
+        if not _WORD.match(data, end) and not (top and definitions.hold(at)):
             yield from _statement(data, at, end)
         at = data.find(b"import", end)
+
+
+def has_aliases(data: bytes, names: set[str]) -> bool:
+    """Whether a line at the top of a file may bind another name to something of the names."""
+    if not names:
+        return False
+    words = b"|".join(re.escape(name.encode()) for name in sorted(names))
+    pattern = re.compile(rb"^[^#\r\n]*=[^=\r\n]*\b(?:" + words + rb")\b[^\r\n]*", re.M)
+    definitions = _Definitions(data)
+    return any(
+        not definitions.hold(m.end()) and b"import" not in m[0] for m in pattern.finditer(data)
+    )
+
+
+class _Definitions:
+    """Tells which places of a file lie in a function or class at its top."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.starts: list[int] | None = None
+
+    def hold(self, at: int) -> bool:
+        """Whether the last line before ``at`` that is not indented begins a definition."""
+        if self.starts is None:
+            self.starts = [m.start() for m in _COLUMN_0.finditer(self.data)]
+        index = bisect.bisect_right(self.starts, at) - 1
+        return index >= 0 and _DEFINITION.match(self.data, self.starts[index]) is not None
 
 
 def _statement(data: bytes, at: int, end: int) -> Iterator[ImportLine]:
     """The import statement around the word `import`, if it is one."""
     start = max(data.rfind(b"\n", 0, at), data.rfind(b"\r", 0, at)) + 1
     before = data[start:at]
-    while start and before.strip() == b"" and data[:start].rstrip(b"\r\n").endswith(b"\\"):
-        stop = len(data[:start].rstrip(b"\r\n")) - 1
+    while before.strip() == b"" and (broken := _CONTINUED.search(data[max(0, start - 3) : start])):
+        stop = start - len(broken[0])
         start = max(data.rfind(b"\n", 0, stop), data.rfind(b"\r", 0, stop)) + 1
         before = data[start:stop] + b" " + before
     of = _FROM.search(before)

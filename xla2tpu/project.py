@@ -17,6 +17,7 @@ from xla2tpu.exports import (
     Module,
     direct_names,
     exports_of,
+    has_aliases,
     import_lines,
     used_names,
 )
@@ -547,11 +548,11 @@ class Project:
         """The names at the top of a file that lead out of the project to what is followed."""
         wide = {
             local
-            for module, imported in import_lines(data)
+            for module, imported in import_lines(data, top=True)
             for name, local in imported
             if module.startswith(PACKAGES) or self.in_house.imported(module, name)
         }
-        if not wide:
+        if "*" not in wide and not has_aliases(data, wide):
             return wide
         module = self.module(file)
         # What does not parse is read by its text.
