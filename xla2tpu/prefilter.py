@@ -34,8 +34,6 @@ _MIGRATED = re.compile(
     rb"""(?:\bdevice\(|\.to\(|\bdevice=)["']tpu[:"']|^[ \t]*import[ \t]+torch_tpu\b""", re.M
 )
 
-_BEFORE_TPU = (b'"', b"'", b"_")
-
 
 def interesting(data: bytes) -> bool:
     """Whether the bytes of a file may hold anything that a rule is about.
@@ -58,15 +56,8 @@ def interesting(data: bytes) -> bool:
 
 def migrated(data: bytes) -> bool:
     """Whether a file with code for torch is written for TorchTPU."""
-    if b"torch" not in data:
-        return False
-    # One pass, and not one for each way to quote; most that is met is `output`.
-    at = data.find(b"tpu")
-    while at >= 0:
-        if data[at - 1 : at] in _BEFORE_TPU:
-            return _MIGRATED.search(data) is not None
-        at = data.find(b"tpu", at + 3)
-    return False
+    marked = b'"tpu' in data or b"'tpu" in data or b"import torch_tpu" in data
+    return marked and b"torch" in data and _MIGRATED.search(data) is not None
 
 
 # What stands in files around the code: the packages, their sources, variables, launchers.
