@@ -125,6 +125,10 @@ NOTHING = {
     "no rank": "if ready:\n    dist.barrier()\n",
     "spawn": "xmp.spawn(f, start_method='spawn')\n",
     "another fork": "os.system('fork')\n",
+    "a launcher of torch_xla, of which its finding speaks": (
+        "import torch_xla.distributed.xla_multiprocessing as xmp\n"
+        "xmp.spawn(f, start_method='fork')\n"
+    ),
 }
 
 

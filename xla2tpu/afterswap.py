@@ -14,6 +14,7 @@ from typing import NamedTuple
 import libcst as cst
 
 from xla2tpu.analysis import Analysis
+from xla2tpu.inhouse import is_torch_xla
 from xla2tpu.model import Note
 from xla2tpu.nodes import children, descendants
 from xla2tpu.scopes import Scope
@@ -192,8 +193,10 @@ class _AfterSwap:
 
     def _call(self, call: cst.Call) -> Iterator[Note]:
         keywords = {a.keyword.value: a.value for a in call.args if a.keyword is not None}
+        # Of torch_xla's own launchers the findings speak.
+        ours = is_torch_xla(self._meaning(call))
         for name in _START_METHODS & keywords.keys():
-            if _text(keywords[name]) == "fork":
+            if _text(keywords[name]) == "fork" and not ours:
                 yield self._note("fork", call)
         last = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
         if last == "double" and not call.args and self._meaning(call) is None:
