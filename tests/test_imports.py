@@ -369,7 +369,18 @@ second = 'at ' + accelerator_type()
 
 def test_one_use_of_a_helper_is_written_inline() -> None:
     check_transformed(
-        "import torch\nimport torch_xla.runtime as xr\n\nprint(xr.device_type())\n",
-        "import torch\n\nprint((torch.accelerator.current_accelerator(check_available=True)"
-        ' or torch.device("cpu")).type.upper())\n',
+        f"{XM}\nprint(xm.get_ordinal())\n",
+        "import torch.distributed as dist\n\n"
+        "print(dist.get_rank() if dist.is_initialized() else 0)\n",
+    )
+
+
+def test_unless_the_line_gets_too_long() -> None:
+    before = "sampler = DistributedSampler(dataset, shuffle=True, drop_last=True, rank={})\n"
+    check_transformed(
+        f"{XM}\n\n{before.format('xm.get_ordinal()')}",
+        "import torch.distributed as dist\n\n\ndef global_rank():\n"
+        '    """Rank among all processes, 0 without a process group."""\n'
+        "    return dist.get_rank() if dist.is_initialized() else 0\n\n\n"
+        + before.format("global_rank()"),
     )

@@ -44,3 +44,35 @@ def test_is_not_interesting(text: str) -> None:
 
 def test_utf_16_is_not_passed_over() -> None:
     assert interesting("import torch_xla".encode("utf-16"))
+
+
+GUARDS = {
+    "by name": "from transformers import is_torch_xla_available\n",
+    "among others": (
+        "from transformers.utils import (\n    a,  # (b)\n    is_torch_xla_available,\n)\n"
+    ),
+    "on a broken line": (
+        "from accelerate.utils \\\n    import a, \\\n    is_torch_xla_available as x\n"
+    ),
+    "through a module": "import transformers\ny = transformers.is_torch_xla_available()\n",
+    "through an imported module": (
+        "from transformers import utils\ny = utils.is_torch_xla_available()\n"
+    ),
+}
+OTHERS = {
+    "its own": "import datasets\nfrom .utils import is_torch_xla_available\n",
+    "another name": "from datasets import load\n\n\ndef is_torch_xla_available():\n    pass\n",
+    "another import below": (
+        "from datasets import (\n    a,\n)\nfrom mine import is_torch_xla_available\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", GUARDS.values(), ids=GUARDS)
+def test_guards_of_other_packages(text: str) -> None:
+    assert interesting(text.encode())
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
+def test_other_guards(text: str) -> None:
+    assert not interesting(text.encode())

@@ -21,11 +21,14 @@ _OTHER_MARKS = (b"XLA_USE_", b"XLA_DOWNCAST")
 _PACKAGE = re.compile(rb"(?<![A-Za-z0-9_])torch_xla")
 # Device names: `"xla"`, `'xla:0'`, `"xla://"`, and not `"xlarge"`.
 _DEVICE = re.compile(rb"""["']xla["':]""")
-_GUARD = re.compile(
-    rb"^[ \t]*(?:from|import)[ \t]+(?:"
-    + b"|".join(name.encode() for name in sorted(GUARD_PACKAGES))
-    + rb")\b",
-    re.M,
+_GUARDING = b"|".join(name.encode() for name in sorted(GUARD_PACKAGES))
+_GUARD = re.compile(rb"^[ \t]*(?:from|import)[ \t]+(?:" + _GUARDING + rb")\b", re.M)
+# Such a test is imported by its name, or looked up in a module.
+_GUARD_NAME = re.compile(
+    rb"^[ \t]*from[ \t]+(?:" + _GUARDING + rb")\b[\w.]*[ \t\\\r\n]+import\b"
+    rb"(?:[ \t\\\r\n]*\((?:[^)#]|#[^\n]*)*?|(?:[^\n\\#(]|\\\r?\n)*?)\b\w*xla\w*"
+    rb"|\.[\s\\]*\w*xla\w*(?:available|support)",
+    re.M | re.I,
 )
 
 
@@ -84,8 +87,11 @@ def matters(kind: Kind, data: bytes) -> bool:
 
 
 def _has_xla(data: bytes) -> bool:
-    if b"torch_xla" in data and (_PACKAGE.search(data) or _GUARD.search(data)):
-        return True
+    if b"torch_xla" in data:
+        if _PACKAGE.search(data):
+            return True
+        if _GUARD.search(data) and _GUARD_NAME.search(data):
+            return True
     if (b'"xla' in data or b"'xla" in data) and _DEVICE.search(data):
         return True
     return any(mark in data for mark in _XLA_MARKS)
