@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from xla2tpu.nodes import descendants, paused_gc
+from xla2tpu.nodes import descendants, paused_gc, unchecked
 from xla2tpu.positions import PositionError, Positions
 from xla2tpu.scopes import Scope
 from xla2tpu.walk import Facts, Walk
@@ -47,7 +47,9 @@ class Tree(Facts):
         self._owned: dict[str, dict[int, list[tuple[cst.Name, Scope]]]] = {}
         self._chunks: dict[int, int] | None = None
         with paused_gc():
-            super().__init__(cst.parse_module(parsable))
+            with unchecked():
+                module = cst.parse_module(parsable)
+            super().__init__(module)
             self._parsable = parsable
             Walk(self).run()
 
