@@ -202,6 +202,30 @@ def save(model, rank):
         ("if rank == 0:\n        if dist.is_initialized():\n            dist.barrier()", 0),
         ("if rank == 0:\n        model.hook = lambda: dist.barrier()", 0),
         ("if rank == 0: model.barrier()", 0),
+        ("if rank != 0:\n        return\n    dist.barrier()", 1),
+        ("for _ in model:\n        if rank: continue\n        dist.barrier()", 1),
+        ("for index in model:\n        if index % 9: continue\n        dist.barrier()", 0),
+        ("if rank:\n        dist.barrier()\n        return\n    dist.barrier()", 0),
+        ("if rank and not model: return model\n    dist.barrier()", 1),
+        ("if not model: return\n    dist.barrier()", 0),
+        ("if rank:\n        model = 1\n    dist.barrier()", 0),
+        ("dist.barrier() if rank == 0 else None", 1),
+        ("dist.barrier() if rank == 0 else dist.barrier()", 0),
+        ("rank == 0 and dist.barrier()", 1),
+        ("0 == rank or dist.barrier()", 1),
+        ("if rank == 0: dist.barrier()\n    if rank == 0: dist.barrier()", 2),
+        (
+            "if rank: dist.barrier()\n    if 0 == rank:\n        dist.barrier()\n"
+            "    if rank > 0: dist.barrier()",
+            3,
+        ),
+        ("if rank not in (-1, 0): dist.barrier()\n    if model.rank in [-1, 0]: dist.barrier()", 0),
+        ("if model.is_main: dist.barrier()\n    if rank == 0: dist.barrier()", 2),
+        ("if rank < 1: dist.barrier()\n    if rank >= 1: dist.barrier()", 0),
+        ("if rank <= 0: dist.barrier()\n    if rank != 0: dist.barrier()", 0),
+        ("if rank == model: dist.barrier()\n    if rank != 0: dist.barrier()", 0),
+        ("if rank == model: dist.barrier()", 1),
+        ("if 0 < rank < 4: dist.barrier()", 1),
     ],
 )
 def test_barriers_that_wait_now(body: str, count: int) -> None:
@@ -212,3 +236,24 @@ def test_barriers_that_wait_now(body: str, count: int) -> None:
 def test_barriers_of_other_backends_are_their_own() -> None:
     source = BARRIER.format("if rank == 0: dist.barrier()").replace('"xla"', '"nccl"')
     check_noop(source)
+
+
+@pytest.mark.parametrize(
+    ("start", "left"),
+    [("xmp.spawn(worker)", ["XLA526"]), ("xmp.spawn(worker, nprocs=1)", [])],
+)
+@pytest.mark.parametrize("launcher", ["spawn", "torchrun"])
+def test_barriers_of_the_launched_are_told_before_and_after(
+    start: str, left: list[str], launcher: str
+) -> None:
+    source = LAUNCHED.format("if index == 0: dist.barrier()", start)
+    settings = Settings(
+        mode=Mode.MIGRATE, unsafe=True, todo=True, root="/nowhere", launcher=launcher
+    )
+    first = run_source(source.encode(), "/nowhere/example.py", settings)
+    assert first.error is None
+    assert first.output is not None
+    again = run_source(first.output, "/nowhere/example.py", settings)
+    assert again.output is None
+    for result in (first, again):
+        assert [f.rule for f in result.findings if not f.applied] == left

@@ -13,11 +13,13 @@ import libcst as cst
 from xla2tpu import devices, workers
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
+from xla2tpu.nodes import descendants
 from xla2tpu.rules import Rule
 from xla2tpu.scopes import Scope
 from xla2tpu.signatures import Bound, bind
 from xla2tpu.sites import Change, Site, within
 from xla2tpu.template import Piece, Slice
+from xla2tpu.tree import Tree
 
 _MAKERS = frozenset(
     {"torch.distributed.init_process_group",
@@ -33,6 +35,7 @@ _RANK_TEST = re.compile(
     r"\b(get_|is_|global_|local_|my_|proc_|process_)*"
     r"(rank|ordinal|index|main|master|main_process|master_ordinal|node_local_rank)\b"
 )
+_MAIN = re.compile(r"(main|master)(_process|_ordinal)?\b")
 _BACKEND = '"cpu:gloo,tpu:tpu_dist"'
 _DIST = ("import torch.distributed as dist",)
 _OWN = re.compile(r"gloo|tpu_dist")
@@ -135,6 +138,9 @@ def mend(sites: list[Site], builder: Builder, single_controller: bool) -> None:
             site.reason, site.change = None, Change(replaced=[site.node])
             site.applicability, site.follows = Applicability.UNSAFE, [first]
             site.fix_title = first.fix_title
+    started = any(s.applicability is Applicability.UNSAFE for s in launchers)
+    if not started and not _has_group(builder):
+        sites[:] = [s for s in sites if s.rule.detector != "rank-barrier"]
     strings = [s for _, group in by_call.values() for s in group]
     if launched and any(not s.fixable for s in strings):
         # One group too many or none: the launch and the groups are left together.
@@ -230,10 +236,10 @@ def _text(node: cst.BaseExpression) -> str | None:
 def barriers(rule: Rule, builder: Builder) -> Iterator[Site]:
     """Barriers that some ranks alone come to: under the backend ``xla`` they did nothing.
 
-    Two behind different tests in one function may meet each other.
+    As many behind tests of rank 0 as behind those of the others may meet each other.
     """
     tree = builder.tree
-    alone: dict[int, list[tuple[str, cst.Call, Scope]]] = {}
+    alone: dict[int, list[tuple[str, bool | None, cst.Call, Scope]]] = {}
     for load, scope in _barrier_loads(builder):
         node: cst.CSTNode = load
         while isinstance(above := tree.parent(node), cst.Attribute) and above.value is node:
@@ -243,40 +249,136 @@ def barriers(rule: Rule, builder: Builder) -> Iterator[Site]:
             continue
         if builder.callee(call, scope) not in _BARRIERS:
             continue
-        test = _rank_test(call, builder)
+        test = _rank_test(call, tree)
         if test is not None:
             function = next((a for a in tree.ancestors(call) if isinstance(a, cst.FunctionDef)), 0)
-            alone.setdefault(id(function), []).append((test, call, scope))
+            alone.setdefault(id(function), []).append((*test, call, scope))
     for group in alone.values():
-        if len({test for test, _, _ in group}) > 1:
+        sides = [first for _, first, _, _ in group]
+        if None in sides and len({test for test, _, _, _ in group}) > 1:
             continue
-        for _, call, scope in group:
+        if None not in sides and sides.count(True) == sides.count(False):
+            continue
+        for _, _, call, scope in group:
             site = Site(rule, "torch.distributed.barrier", call, call, scope, "call", counts=False)
             site.refuse("waits-now")
             yield site
 
 
 def _barrier_loads(builder: Builder) -> Iterator[tuple[cst.Name, Scope]]:
-    """The names that calls of ``dist.barrier`` begin with, where the group was one of torch_xla."""
+    """The names that calls of ``dist.barrier`` begin with, where the group may be torch_xla's."""
     tree = builder.tree
-    module = builder.naming.helpers_module
-    if "tpu_dist" not in tree.text and not calls(builder):
-        launched = f"{module}.launch"
-        if module is None or all(b.path != launched for b in tree.bindings):
-            return
+    launchers = any(s.rule.code in LAUNCHERS for s in builder.sites.values())
+    if not launchers and not _has_group(builder):
+        return
     for name in sorted({b.name for b in tree.bindings if (b.path or "").startswith("torch")}):
         yield from tree.loads.get(name, ())
 
 
-def _rank_test(call: cst.Call, builder: Builder) -> str | None:
-    """The test of a rank that a barrier stands behind, None where there is none, or an else."""
-    for above in builder.tree.ancestors(call):
-        if isinstance(above, (cst.FunctionDef, cst.Lambda)):
+def _has_group(builder: Builder) -> bool:
+    """Whether the file makes a group of torch_xla, or of TorchTPU, or takes the launcher's."""
+    module = builder.naming.helpers_module
+    if "tpu_dist" in builder.tree.text or calls(builder):
+        return True
+    return module is not None and any(b.path == f"{module}.launch" for b in builder.tree.bindings)
+
+
+def _rank_test(call: cst.Call, tree: Tree) -> tuple[str, bool | None] | None:
+    """The test of a rank that lets some ranks alone come to a barrier, None where there is none.
+
+    With it comes whether rank 0 is among them, None where that cannot be told.
+    """
+    counters: set[str] = {
+        name.value
+        for loop in tree.ancestors(call)
+        if isinstance(loop, cst.For)
+        for name in (loop.target, *descendants(loop.target))
+        if isinstance(name, cst.Name)
+    }
+    inside: cst.CSTNode = call
+    for above in tree.ancestors(call):
+        test, holds = None, True
+        match above:
+            case cst.FunctionDef() | cst.Lambda():
+                return None
+            case cst.If():
+                text = tree.source(above.test)
+                if text.endswith("is_initialized()") and " " not in text:
+                    return None  # made of a meeting point, or meant to be where there are others
+                if above.orelse is None:
+                    test = above.test
+                elif _tests_rank(above.test, tree, counters):
+                    return None
+            case cst.IfExp(body=body) if inside is not above.test:
+                test, holds = above.test, inside is body
+            case cst.BooleanOperation(right=right) if inside is right:
+                test, holds = above.left, isinstance(above.operator, cst.And)
+            case cst.IndentedBlock(body=body) | cst.Module(body=body):
+                before = body[: next(i for i, s in enumerate(body) if s is inside)]
+                left = (s.test for s in before if isinstance(s, cst.If) and _leaves(s))
+                test = next((t for t in left if _tests_rank(t, tree, counters)), None)
+                holds = False
+        if test is not None and _tests_rank(test, tree, counters):
+            first = _holds_for_first(test, tree)
+            return tree.source(test), first if first is None else first == holds
+        inside = above
+    return None
+
+
+def _tests_rank(test: cst.BaseExpression, tree: Tree, counters: set[str]) -> bool:
+    """Whether a test asks for a rank; an index that a loop counts is none."""
+    return any(m.group() not in counters for m in _RANK_TEST.finditer(tree.source(test)))
+
+
+def _leaves(statement: cst.If) -> bool:
+    """Whether what follows is for those alone whom a test does not hold for."""
+    body = statement.body.body
+    last = body[-1] if body and statement.orelse is None else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    return isinstance(last, (cst.Return, cst.Continue, cst.Break))
+
+
+def _holds_for_first(test: cst.BaseExpression, tree: Tree) -> bool | None:
+    """Whether a test of a rank holds for rank 0, None where that cannot be told."""
+    match test:
+        case cst.UnaryOperation(operator=cst.Not(), expression=inner):
+            holds = _holds_for_first(inner, tree)
+            return None if holds is None else not holds
+        case cst.BooleanOperation(left=left, right=right):
+            ranks = [p for p in (left, right) if _RANK_TEST.search(tree.source(p))]
+            sides = {_holds_for_first(part, tree) for part in ranks}
+            return sides.pop() if len(sides) == 1 else None
+        case cst.Comparison(left=left, comparisons=[one]):
+            if _RANK_TEST.search(tree.source(left)):
+                return _is_of_first(one.operator, tree.source(one.comparator))
+            equal = isinstance(one.operator, (cst.Equal, cst.NotEqual))
+            return _is_of_first(one.operator, tree.source(left)) if equal else None
+        case cst.Comparison():
             return None
-        if isinstance(above, cst.If):
-            test = builder.tree.source(above.test)
-            if test.endswith("is_initialized()") and " " not in test:
-                return None  # made of a meeting point, or meant to be where there are others
-            if _RANK_TEST.search(test):
-                return None if above.orelse is not None else test
+    return _MAIN.search(tree.source(test)) is not None
+
+
+def _is_of_first(operator: cst.BaseCompOp, other: str) -> bool | None:
+    numbers = [int(n) for n in re.findall(r"-?\d+", other)]
+    if not numbers or not re.fullmatch(r"[-\d\s,()\[\]{}]+", other):
+        return None
+    number = numbers[0]
+    match operator:
+        case cst.Equal():
+            return number == 0 if number >= 0 else None
+        case cst.NotEqual():
+            return number != 0 if number >= 0 else None
+        case cst.In():
+            return 0 in numbers
+        case cst.NotIn():
+            return 0 not in numbers
+        case cst.GreaterThan():
+            return number < 0
+        case cst.GreaterThanEqual():
+            return number <= 0
+        case cst.LessThan():
+            return number > 0
+        case cst.LessThanEqual():
+            return number >= 0
     return None
