@@ -83,6 +83,56 @@ dist.init_process_group("xla", rank=xm.get_ordinal(), world_size=size)
     assert '"xla", rank=xm.get_ordinal(), world_size=size)' in kept.output.decode()
 
 
+EARLY = """\
+import torch.distributed as dist
+import torch_xla.core.xla_model as xm
+
+
+def set_up(model):
+    dist.init_process_group("xla", init_method="xla://")
+
+
+def main(model):
+{0}
+    print(xm.get_local_ordinal(), xm.get_ordinal())
+
+
+if __name__ == "__main__":
+    main(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "early"),
+    [
+        (["rank = xm.get_ordinal()", "set_up(rank)", "print(rank)"], ["XLA302"]),
+        (["if xm.xrt_world_size() > 1:", "    set_up(model)"], ["XLA301"]),
+        (["if xm.is_master_ordinal(local=False):", "    model.load()", "set_up(1)"], ["XLA304"]),
+        (["if xm.is_master_ordinal():", "    model.load()", "set_up(1)"], []),
+        (["set_up(model)", "rank = xm.get_ordinal()", "print(rank)"], []),
+        (["if model:", "    print(xm.get_ordinal())", "else:", "    set_up(model)"], []),
+    ],
+)
+def test_ranks_before_there_is_a_group_are_left_with_it(body: list[str], early: list[str]) -> None:
+    left = sorted(reasons(EARLY.format("".join(f"    {line}\n" for line in body)[:-1])))
+    groups = ["XLA904", "XLA904"] if early else []
+    assert [r for r, reason in left if reason == "whole-program" and r != "XLA001"] == sorted(
+        [*early, *groups]
+    )
+
+
+@pytest.mark.parametrize("backend", ['"gloo"', '"nccl"', "args.backend"])
+@pytest.mark.parametrize(
+    ("before", "rank"), [("pass", "xm.get_ordinal()"), ("rank = xm.get_ordinal()", "rank")]
+)
+def test_ranks_given_to_a_group_that_stays_are_left(backend: str, before: str, rank: str) -> None:
+    source = "import torch.distributed as dist\nimport torch_xla.core.xla_model as xm\n\n\n"
+    source += f"def start(args):\n    {before}\n"
+    source += f"    dist.init_process_group({backend}, rank={rank}, world_size=args.size)\n"
+    check_noop(source, todo=False)
+    assert ("XLA302", "whole-program") in reasons(source)
+
+
 LAUNCHED = """\
 import torch.distributed as dist
 import torch_xla.distributed.xla_backend

@@ -40,6 +40,11 @@ _BACKEND = '"cpu:gloo,tpu:tpu_dist"'
 _DIST = ("import torch.distributed as dist",)
 _OWN = re.compile(r"gloo|tpu_dist")
 _CLASS = "XLA525"
+_ASKING = frozenset({"global_rank", "world_size"})
+_EARLY = (
+    "Make the process group first, with the ranks that torchrun sets (RANK, WORLD_SIZE): until"
+    " there is a group, each process takes itself for rank 0 of 1."
+)
 LAUNCHERS = frozenset({"XLA506", "XLA507"})
 TWICE = (
     "Start the processes by torchrun or torch.multiprocessing, and make one process group in each:"
@@ -69,16 +74,9 @@ def makes_its_own(builder: Builder) -> bool:
     """
     tree = builder.tree
     helper = builder.rules.helpers["launch"]
-    for node in (
-        *tree.attributes.get("init_process_group", ()),
-        *(n for n, _ in tree.loads.get("init_process_group", ())),
-    ):
-        call = tree.parent(node)
-        if not isinstance(call, cst.Call) or call.func is not node or not call.args:
-            continue
-        scope = tree.scope(call)
-        backend = _text(call.args[0].value) or ""
-        if builder.callee(call, scope) not in _MAKERS or not _OWN.search(backend):
+    for call in _makers(builder):
+        backend = _text(call.args[0].value) if call.args else None
+        if not _OWN.search(backend or ""):
             continue
         functions = [a for a in tree.ancestors(call) if isinstance(a, cst.FunctionDef)]
         tests = [tree.source(a.test) for a in tree.ancestors(call) if isinstance(a, cst.If)]
@@ -86,6 +84,120 @@ def makes_its_own(builder: Builder) -> bool:
         if functions and not ours and not any("is_initialized" in test for test in tests):
             return True
     return False
+
+
+def _makers(builder: Builder) -> Iterator[cst.Call]:
+    """The calls that make a process group, whatever its backend."""
+    tree = builder.tree
+    name = "init_process_group"
+    loads = (n for n, _ in tree.loads.get(name, ()))
+    for node in (*tree.attributes.get(name, ()), *loads):
+        call = tree.parent(node)
+        if not isinstance(call, cst.Call) or call.func is not node:
+            continue
+        if builder.callee(call, tree.scope(call)) in _MAKERS:
+            yield call
+
+
+def _needs_group(builder: Builder) -> list[Site]:
+    """The places whose replacement answers 0 of 1 where there is no group yet."""
+    return [
+        s
+        for s in builder.sites.values()
+        if s.fixable and s.case is not None and not _ASKING.isdisjoint(s.case.helpers)
+    ]
+
+
+def _asked_early(launched: bool, builder: Builder) -> dict[int, list[Site]]:
+    """The ranks and sizes that are asked for before a group is made, by the call that makes it.
+
+    Launched workers have their group from the start.
+    """
+    asking = _needs_group(builder)
+    if launched or not asking:
+        return {}
+    tree = builder.tree
+    helper = builder.rules.helpers["launch"]
+    found: dict[int, list[Site]] = {}
+    for call in _makers(builder):
+        texts = [t for a in call.args if (t := _text(a.value)) is not None]
+        if not any(_OWN.search(t) or t == "xla" or _URL.match(t) for t in texts):
+            continue
+        functions = [a for a in tree.ancestors(call) if isinstance(a, cst.FunctionDef)]
+        if any(builder.naming.present(helper, f.name.value) for f in functions):
+            continue
+        places = _reached_from(call, tree)
+        for site in asking:
+            loads = _loads_of_value(site, tree)
+            alone = bool(loads) and all(tree.is_within(load, call) for load in loads)
+            if alone or tree.is_within(site.node, call):
+                continue
+            if any(
+                _is_before(a, b, tree) for a in _reached_from(site.expression, tree) for b in places
+            ):
+                found.setdefault(id(call), []).append(site)
+    return found
+
+
+def _given_ranks(builder: Builder, mended: list[cst.Call]) -> list[Site]:
+    """The ranks and sizes among the arguments of a call that stays."""
+    done = {id(call) for call in mended}
+    tree = builder.tree
+    calls = [call for call in _makers(builder) if id(call) not in done]
+    return [
+        s
+        for s in (_needs_group(builder) if calls else ())
+        if any(
+            tree.is_within(node, call)
+            for call in calls
+            for node in (s.node, *_loads_of_value(s, tree))
+        )
+    ]
+
+
+def _loads_of_value(site: Site, tree: Tree) -> list[cst.Name]:
+    """The places that read the name which a value is given, where it has one."""
+    statement = tree.parent(site.expression)
+    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return []
+    target = statement.targets[0].target
+    owner = site.scope.owner(target.value) if isinstance(target, cst.Name) else None
+    if owner is None or not isinstance(target, cst.Name):
+        return []
+    return [load for load, _ in tree.loads_of(target.value, owner)]
+
+
+def _reached_from(node: cst.CSTNode, tree: Tree) -> list[cst.CSTNode]:
+    """A place, and the calls in the file of the functions that it stands in."""
+    places = [node]
+    for place in places:  # grows
+        function = _function(place, tree)
+        if function is None:
+            continue
+        for load, _ in tree.loads.get(function.name.value, ()):
+            call = tree.parent(load)
+            if isinstance(call, cst.Call) and call.func is load and call not in places:
+                places.append(call)
+    return places
+
+
+def _function(node: cst.CSTNode, tree: Tree) -> cst.FunctionDef | None:
+    return next((a for a in tree.ancestors(node) if isinstance(a, cst.FunctionDef)), None)
+
+
+def _is_before(first: cst.CSTNode, second: cst.CSTNode, tree: Tree) -> bool:
+    """Whether one place of a function runs before another, which is not in another branch."""
+    if _function(first, tree) is not _function(second, tree):
+        return False
+    if tree.span(first)[0] >= tree.span(second)[0]:
+        return False
+    for above in tree.ancestors(second):
+        branches = (above.body, above.orelse) if isinstance(above, cst.If) else None
+        if branches is None or branches[1] is None:
+            continue
+        if tree.is_within(first, branches[0]) and tree.is_within(second, branches[1]):
+            return False
+    return True
 
 
 def is_destroyed(builder: Builder) -> bool:
@@ -112,41 +224,51 @@ def mend(sites: list[Site], builder: Builder, single_controller: bool) -> None:
 
     ``single_controller`` tells whether one process drives all devices.
     """
+    launchers = [s for s in sites if s.rule.code in LAUNCHERS and s.call is not None]
+    launched = bool(launchers) and all(s.fixable for s in launchers)
     by_call: dict[int, tuple[cst.Call, list[Site]]] = {}
     for site in sites:
         if site.rule.detector == "rendezvous-url":
             call = _maker_around(site.node, builder)
             if call is not None:
                 by_call.setdefault(id(call), (call, []))[1].append(site)
-    launchers = [s for s in sites if s.rule.code in LAUNCHERS and s.call is not None]
+    early = {} if single_controller else _asked_early(launched, builder)
     # A test of the group's class would fail with another backend.
     tested = any(s.rule.code == _CLASS and not s.fixable for s in sites)
-    launched = bool(launchers) and all(s.fixable for s in launchers)
     for call, group in by_call.values():
         first, rest = group[0], group[1:]
         made: Change | str
-        if single_controller or tested:
+        if id(call) in early:
+            made, first.advice = "whole-program", _EARLY
+        elif single_controller or tested:
             made = "single-controller" if single_controller else "whole-program"
         else:
             made = _mended(first, call, launchers if launched else [], sites, builder)
         if isinstance(made, str):
             for site in group:
                 site.refuse(made)
+                site.advice = first.advice
             continue
         first.reason, first.change, first.applicability = None, made, Applicability.UNSAFE
         for site in rest:
             site.reason, site.change = None, Change(replaced=[site.node])
             site.applicability, site.follows = Applicability.UNSAFE, [first]
             site.fix_title = first.fix_title
-    started = any(s.applicability is Applicability.UNSAFE for s in launchers)
-    if not started and not _has_group(builder):
-        sites[:] = [s for s in sites if s.rule.detector != "rank-barrier"]
     strings = [s for _, group in by_call.values() for s in group]
     if launched and any(not s.fixable for s in strings):
         # One group too many or none: the launch and the groups are left together.
         for site in (*launchers, *(s for s in strings if s.fixable)):
             site.refuse("whole-program")
             site.advice = TWICE
+        early = _asked_early(False, builder)
+    given = _given_ranks(builder, [call for call, group in by_call.values() if group[0].fixable])
+    for site in (*(s for asked in early.values() for s in asked), *given):
+        if site.fixable:
+            site.refuse("whole-program")
+            site.advice = _EARLY
+    started = any(s.applicability is Applicability.UNSAFE for s in launchers)
+    if not started and not _has_group(builder):
+        sites[:] = [s for s in sites if s.rule.detector != "rank-barrier"]
 
 
 def _mended(
