@@ -91,6 +91,58 @@ def test_names_set_at_the_top_are_set_in_each_process() -> None:
 
 
 @pytest.mark.parametrize(
+    ("made", "left"),
+    [
+        ("torch.nn.Linear(1, 1)", True),
+        ("nn.Sequential(*layers).to(0)", True),
+        ("Net()", True),
+        ("{'a': [np.random.rand(3)]}", True),
+        ("torch.randn(2)", True),
+        ("flags.FLAGS", True),
+        ("Plain()", False),
+        ("torch.zeros(2)", False),
+        ("nn.functional.relu(other)", False),
+        ("xmp.MpModelWrapper(Net())", False),
+    ],
+)
+def test_what_each_process_makes_anew(made: str, left: bool) -> None:
+    head = "import numpy as np\nimport torch\nfrom absl import flags\nfrom torch import nn\n" + HEAD
+    head += "class Base(nn.Module):\n    pass\n\n\nclass Net(Base):\n    pass\n\n\n"
+    head += "class Plain:\n    pass\n\n\n"
+    source = f"{head}FLAGS = {made}\n\n\n{WORKER}{under_guard(FORK)}"
+    assert ("fork-globals" in reasons(source)) == left
+    assert "fork-globals" not in reasons(source.replace(', start_method="fork"', ""))
+    if "flags" not in made:
+        seeded = source.replace("class Base", "torch.manual_seed(0)\n\n\nclass Base")
+        assert "fork-globals" not in reasons(seeded)
+
+
+def test_flags_of_absl_are_parsed_by_the_parent() -> None:
+    head = f"from absl import flags\n{HEAD}"
+    worker = WORKER.replace("FLAGS", "flags.FLAGS.lr")
+    assert reasons(head + worker + under_guard(FORK)) == ["fork-globals"]
+    assert reasons(head + WORKER + under_guard(FORK)) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "left"),
+    [
+        ("(1, [lambda: 1])", True),
+        ("({'f': lambda: 1},)", True),
+        ("(inner,)", True),
+        ("(inner(),)", False),
+        ("(list(map(lambda x: x, [])),)", False),
+        ("(index, worker, {**index})", False),
+        ("index", False),
+    ],
+)
+def test_arguments_that_cannot_be_pickled(args: str, left: bool) -> None:
+    source = f"{HEAD}{WORKER}def start(index):\n    def inner():\n        pass\n\n"
+    source += f'    xmp.spawn(worker, args={args}, start_method="fork")\n'
+    assert reasons(source) == (["unpicklable-worker"] if left else [])
+
+
+@pytest.mark.parametrize(
     ("call", "spawned", "forked"),
     [
         ("lambda index: index", "unpicklable-worker", "unpicklable-worker"),

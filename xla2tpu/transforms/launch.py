@@ -22,7 +22,7 @@ _NOTEBOOK = (
 _AGAIN = "processes are spawned, and run the code at the top of the file again: seed what is random"
 _FORK = (
     "Hand the values over in args=, or set them at the top of the file: a spawned process imports"
-    " the file, and does not run what stands under the main guard."
+    " the file, does not run what stands under the main guard, and draws what is random anew."
 )
 _PICKLE = (
     "Make the worker a function at the top of a file and hand what it needs over in args=, or start"
@@ -71,7 +71,9 @@ def started(site: Site, builder: Builder, nprocs: str) -> Change | str:
         return _twice(site, builder) or _torchrun(site, builder)
     function = site.bound.args["fn"].value
     forked = _is_forked(site, builder)
-    if not workers.is_picklable(function, site, builder, forked):
+    given = site.bound.args.get("args")
+    taken = given is None or workers.are_picklable(given.value, site, builder)
+    if not taken or not workers.is_picklable(function, site, builder, forked):
         site.advice = _PICKLE
         return "unpicklable-worker"
     if forked and workers.reads_parents_globals(function, site, builder):
