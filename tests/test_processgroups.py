@@ -307,3 +307,34 @@ def test_barriers_of_the_launched_are_told_before_and_after(
     assert again.output is None
     for result in (first, again):
         assert [f.rule for f in result.findings if not f.applied] == left
+
+
+@pytest.mark.parametrize(
+    ("form", "end"),
+    [
+        (INIT, "dist.destroy_process_group()"),
+        (INIT, "if dist.is_initialized():\n        dist.destroy_process_group()"),
+        ('dist.init_process_group("xla", timeout=index)', "dist.destroy_process_group()"),
+    ],
+)
+def test_worker_leaves_the_group_to_the_launcher(form: str, end: str) -> None:
+    source = LAUNCHED.format(f"{form}\n    print(1)\n    {end}", "xmp.spawn(worker)")
+    result = migrate(source)
+    assert result.output is not None
+    worker = result.output.decode().partition("def worker(index):\n")[2]
+    assert "destroy_process_group" not in worker
+    assert worker.endswith(
+        'print(1)\n    print(index)\n\n\nif __name__ == "__main__":\n    launch(worker)\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "end"),
+    [(INIT, "end = dist.destroy_process_group"), ("pass", "dist.destroy_process_group()")],
+)
+def test_group_that_a_worker_gives_back_serves_one_launch(form: str, end: str) -> None:
+    once = LAUNCHED.format(f"{form}\n    {end}", "xmp.spawn(worker)")
+    assert reasons(once) == []
+    twice = f"{once}    xmp.spawn(worker)\n"
+    assert reasons(twice).count(("XLA506", "whole-program")) == 2
+    assert INIT not in form or INIT in (migrate(twice).output or twice.encode()).decode()

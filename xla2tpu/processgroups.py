@@ -41,6 +41,10 @@ _DIST = ("import torch.distributed as dist",)
 _OWN = re.compile(r"gloo|tpu_dist")
 _CLASS = "XLA525"
 _ASKING = frozenset({"global_rank", "world_size"})
+_GIVEN_BACK = (
+    "Leave it to the launcher to destroy the process group: under torchrun the second launch finds"
+    " no other."
+)
 _EARLY = (
     "Make the process group first, with the ranks that torchrun sets (RANK, WORLD_SIZE): until"
     " there is a group, each process takes itself for rank 0 of 1."
@@ -202,13 +206,47 @@ def _is_before(first: cst.CSTNode, second: cst.CSTNode, tree: Tree) -> bool:
 
 def is_destroyed(builder: Builder) -> bool:
     """Whether the program gives its process group back itself."""
-    return any(
-        builder.meaning(node, builder.tree.scope(node)) == "torch.distributed.destroy_process_group"
-        for node in (
-            *builder.tree.attributes.get("destroy_process_group", ()),
-            *(n for n, _ in builder.tree.loads.get("destroy_process_group", ())),
-        )
-    )
+    return next(_destroyers(builder), None) is not None
+
+
+def _destroyers(builder: Builder) -> Iterator[cst.CSTNode]:
+    name = "destroy_process_group"
+    for node in (
+        *builder.tree.attributes.get(name, ()),
+        *(n for n, _ in builder.tree.loads.get(name, ())),
+    ):
+        if builder.meaning(node, builder.tree.scope(node)) == f"torch.distributed.{name}":
+            yield node
+
+
+def is_repeated(site: Site, builder: Builder) -> bool:
+    """Whether a program may launch more than once: in a loop, or in several places."""
+    tree = builder.tree
+    loops = (cst.For, cst.While)
+    if any(isinstance(above, loops) for above in tree.ancestors(site.expression)):
+        return True
+    return sum(s.call is not None and s.rule.code in LAUNCHERS for s in builder.sites.values()) > 1
+
+
+def _keep_for_launches(launchers: list[Site], groups: list[Site], builder: Builder) -> bool:
+    """Leave it to the launcher to give its group back; False where workers still would.
+
+    Under torchrun one group serves all launches: a second would not find its members.
+    """
+    tree = builder.tree
+    kept = False
+    for node in _destroyers(builder):
+        call = tree.parent(node)
+        statement = tree.parent(call) if isinstance(call, cst.Call) else None
+        change = groups[0].change if groups else None
+        if workers.is_at_top(node, tree):
+            continue
+        if change is None or not isinstance(statement, cst.Expr):
+            kept = True
+            continue
+        change.deletes.append(statement)
+        change.replaced.append(statement.value)
+    return not kept or not any(is_repeated(s, builder) for s in launchers)
 
 
 def _maker_around(node: cst.CSTNode, builder: Builder) -> cst.Call | None:
@@ -255,11 +293,15 @@ def mend(sites: list[Site], builder: Builder, single_controller: bool) -> None:
             site.applicability, site.follows = Applicability.UNSAFE, [first]
             site.fix_title = first.fix_title
     strings = [s for _, group in by_call.values() for s in group]
-    if launched and any(not s.fixable for s in strings):
+    together, advice = all(s.fixable for s in strings), TWICE
+    if launched and together and builder.settings.launcher != "torchrun":
+        together = _keep_for_launches(launchers, strings, builder)
+        advice = _GIVEN_BACK
+    if launched and not together:
         # One group too many or none: the launch and the groups are left together.
         for site in (*launchers, *(s for s in strings if s.fixable)):
             site.refuse("whole-program")
-            site.advice = TWICE
+            site.advice = advice
         early = _asked_early(False, builder)
     given = _given_ranks(builder, [call for call, group in by_call.values() if group[0].fixable])
     for site in (*(s for asked in early.values() for s in asked), *given):

@@ -8,7 +8,6 @@ from xla2tpu import processgroups, workers
 from xla2tpu.changes import Builder
 from xla2tpu.match import is_single_controller
 from xla2tpu.model import Applicability
-from xla2tpu.processgroups import LAUNCHERS
 from xla2tpu.sites import Change, Site
 from xla2tpu.syntax import PRIMARY, precedence
 from xla2tpu.template import Piece, Slice
@@ -111,7 +110,7 @@ def _torchrun(site: Site, builder: Builder) -> Change | str:
     site.fix_title = "Call the function in the process that torchrun started"
     call, extra = _called(site, builder, "dist.get_rank()")
     init = 'dist.init_process_group("cpu:gloo,tpu:tpu_dist")'
-    if _is_repeated(site, builder):
+    if processgroups.is_repeated(site, builder):
         # torchrun's store keeps the addresses of the first group: a second would not be found.
         if processgroups.is_destroyed(builder):
             return "unsupported-form"
@@ -125,15 +124,6 @@ def _torchrun(site: Site, builder: Builder) -> Change | str:
         here = workers.is_defined_here(site.bound.args["fn"].value, site, builder)
         lines += [_DESTROY] if here else ["if dist.is_initialized():", f"    {_DESTROY}"]
     return builder.statement(site, "\n".join(lines), _DIST, extra=extra)
-
-
-def _is_repeated(site: Site, builder: Builder) -> bool:
-    """Whether a program may launch more than once: in a loop, or in several places."""
-    tree = builder.tree
-    loops = (cst.For, cst.While)
-    if any(isinstance(above, loops) for above in tree.ancestors(site.expression)):
-        return True
-    return sum(s.call is not None and s.rule.code in LAUNCHERS for s in builder.sites.values()) > 1
 
 
 def _called(site: Site, builder: Builder, index: str) -> tuple[str, dict[str, Piece]]:
