@@ -66,6 +66,16 @@ def test_program_of_its_own_makes_the_group_without_a_test() -> None:
     check_transformed(source.format('"xla"'), source.format(BACKEND), todo=False)
 
 
+def test_program_of_its_own_needs_torchrun() -> None:
+    def told(source: str) -> int:
+        return sum("started with torchrun" in f.message for f in migrate(source).findings)
+
+    assert told(f"import torch.distributed as dist\n\n{INIT}\n") == 1
+    assert told(IN_FUNCTION.format(INIT)) == 0
+    assert told(LAUNCHED.format(INIT, "xmp.spawn(worker)")) == 0
+    assert told(LAUNCHED.format(INIT, "xmp.spawn(lambda i: worker(i))")) == 0
+
+
 def test_ranks_of_torch_xla_are_not_asked_before_there_is_a_group() -> None:
     source = """\
 import torch.distributed as dist

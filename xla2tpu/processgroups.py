@@ -41,6 +41,7 @@ _DIST = ("import torch.distributed as dist",)
 _OWN = re.compile(r"gloo|tpu_dist")
 _CLASS = "XLA525"
 _ASKING = frozenset({"global_rank", "world_size"})
+_TORCHRUN = "from now on the program is started with torchrun, for a single process too"
 _GIVEN_BACK = (
     "Leave it to the launcher to destroy the process group: under torchrun the second launch finds"
     " no other."
@@ -202,6 +203,15 @@ def _is_before(first: cst.CSTNode, second: cst.CSTNode, tree: Tree) -> bool:
         if tree.is_within(first, branches[0]) and tree.is_within(second, branches[1]):
             return False
     return True
+
+
+def is_asked_for(builder: Builder) -> bool:
+    """Whether the file, which makes no group, asks whether there is one."""
+    tree = builder.tree
+    name = "is_initialized"
+    loads = (*tree.attributes.get(name, ()), *(n for n, _ in tree.loads.get(name, ())))
+    asked = any(builder.meaning(n, tree.scope(n)) == f"torch.distributed.{name}" for n in loads)
+    return asked and next(_makers(builder), None) is None
 
 
 def is_destroyed(builder: Builder) -> bool:
@@ -379,7 +389,10 @@ def _own(
             parts.append(f"{keyword}{{item{index}}}")
     template = f"{{callee}}({', '.join(parts)})"
     site.fix_title = "Make the process group of TorchTPU"
-    alone = _is_script(call, builder) and not tested
+    script = _is_script(call, builder)
+    if script and not any(s.rule.code in LAUNCHERS for s in sites):
+        site.message = f"{site.rule.message}; {_TORCHRUN}"
+    alone = script and not tested
     if alone or not isinstance(tree.parent(call), cst.Expr):
         return builder.replace(site, template, extra=extra, node=call)
     guarded = f"if not dist.is_initialized():\n    {template}"

@@ -329,3 +329,23 @@ def test_groups_that_workers_give_back_cannot_be_made_again() -> None:
     worker += "def worker(index):\n    dist.destroy_process_group()\n\n\n"
     loop = "for fold in range(3):\n    xmp.spawn(worker)"
     assert reasons(HEAD + worker + under_guard(loop), "torchrun") == ["unsupported-form"]
+
+
+@pytest.mark.parametrize("launcher", ["spawn", "torchrun"])
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("print(dist.get_world_size() if dist.is_initialized() else 1)", True),
+        ("print(index.is_initialized())", False),
+        ("print(dist.is_available())", False),
+        ("if not dist.is_initialized(): dist.init_process_group('nccl')", False),
+    ],
+)
+def test_questions_that_the_launcher_answers_otherwise(
+    body: str, told: bool, launcher: str
+) -> None:
+    source = f"import torch.distributed as dist\n{HEAD}def worker(index):\n    {body}\n\n\n"
+    result = run(source + under_guard("xmp.spawn(worker, nprocs=8)"), launcher)
+    message = next(f.message for f in result.findings if f.rule == "XLA506")
+    assert ("`is_initialized()`" in message) == told
+    assert message.startswith("`torch_xla.distributed.xla_multiprocessing.spawn` was given")

@@ -19,6 +19,10 @@ _NOTEBOOK = (
     " with !torchrun --nproc_per_node=N train.py after `python -m torch.tpu.distributed`."
 )
 _AGAIN = "processes are spawned, and run the code at the top of the file again: seed what is random"
+_GROUP = (
+    "the processes have a process group from the start now, so that `is_initialized()` of"
+    " torch.distributed turns true in them: look at what it decides"
+)
 _FORK = (
     "Hand the values over in args=, or set them at the top of the file: a spawned process imports"
     " the file, does not run what stands under the main guard, and draws what is random anew."
@@ -66,6 +70,8 @@ def started(site: Site, builder: Builder, nprocs: str) -> Change | str:
     if workers.is_notebook(builder.tree):
         site.advice = _NOTEBOOK
         return "notebook"
+    if processgroups.is_asked_for(builder):
+        site.message = f"{site.message or site.rule.message}; {_GROUP}"
     if builder.settings.launcher == "torchrun":
         return _twice(site, builder) or _torchrun(site, builder)
     function = site.bound.args["fn"].value
