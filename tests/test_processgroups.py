@@ -66,6 +66,16 @@ def test_program_of_its_own_makes_the_group_without_a_test() -> None:
     check_transformed(source.format('"xla"'), source.format(BACKEND), todo=False)
 
 
+def test_program_of_its_own_needs_torchrun() -> None:
+    def told(source: str) -> int:
+        return sum("started with torchrun" in f.message for f in migrate(source).findings)
+
+    assert told(f"import torch.distributed as dist\n\n{INIT}\n") == 1
+    assert told(IN_FUNCTION.format(INIT)) == 0
+    assert told(LAUNCHED.format(INIT, "xmp.spawn(worker)")) == 0
+    assert told(LAUNCHED.format(INIT, "xmp.spawn(lambda i: worker(i))")) == 0
+
+
 def test_ranks_of_torch_xla_are_not_asked_before_there_is_a_group() -> None:
     source = """\
 import torch.distributed as dist
@@ -81,6 +91,56 @@ dist.init_process_group("xla", rank=xm.get_ordinal(), world_size=size)
     kept = migrate(source, unsafe=False)
     assert kept.output is not None
     assert '"xla", rank=xm.get_ordinal(), world_size=size)' in kept.output.decode()
+
+
+EARLY = """\
+import torch.distributed as dist
+import torch_xla.core.xla_model as xm
+
+
+def set_up(model):
+    dist.init_process_group("xla", init_method="xla://")
+
+
+def main(model):
+{0}
+    print(xm.get_local_ordinal(), xm.get_ordinal())
+
+
+if __name__ == "__main__":
+    main(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "early"),
+    [
+        (["rank = xm.get_ordinal()", "set_up(rank)", "print(rank)"], ["XLA302"]),
+        (["if xm.xrt_world_size() > 1:", "    set_up(model)"], ["XLA301"]),
+        (["if xm.is_master_ordinal(local=False):", "    model.load()", "set_up(1)"], ["XLA304"]),
+        (["if xm.is_master_ordinal():", "    model.load()", "set_up(1)"], []),
+        (["set_up(model)", "rank = xm.get_ordinal()", "print(rank)"], []),
+        (["if model:", "    print(xm.get_ordinal())", "else:", "    set_up(model)"], []),
+    ],
+)
+def test_ranks_before_there_is_a_group_are_left_with_it(body: list[str], early: list[str]) -> None:
+    left = sorted(reasons(EARLY.format("".join(f"    {line}\n" for line in body)[:-1])))
+    groups = ["XLA904", "XLA904"] if early else []
+    assert [r for r, reason in left if reason == "whole-program" and r != "XLA001"] == sorted(
+        [*early, *groups]
+    )
+
+
+@pytest.mark.parametrize("backend", ['"gloo"', '"nccl"', "args.backend"])
+@pytest.mark.parametrize(
+    ("before", "rank"), [("pass", "xm.get_ordinal()"), ("rank = xm.get_ordinal()", "rank")]
+)
+def test_ranks_given_to_a_group_that_stays_are_left(backend: str, before: str, rank: str) -> None:
+    source = "import torch.distributed as dist\nimport torch_xla.core.xla_model as xm\n\n\n"
+    source += f"def start(args):\n    {before}\n"
+    source += f"    dist.init_process_group({backend}, rank={rank}, world_size=args.size)\n"
+    check_noop(source, todo=False)
+    assert ("XLA302", "whole-program") in reasons(source)
 
 
 LAUNCHED = """\
@@ -202,6 +262,30 @@ def save(model, rank):
         ("if rank == 0:\n        if dist.is_initialized():\n            dist.barrier()", 0),
         ("if rank == 0:\n        model.hook = lambda: dist.barrier()", 0),
         ("if rank == 0: model.barrier()", 0),
+        ("if rank != 0:\n        return\n    dist.barrier()", 1),
+        ("for _ in model:\n        if rank: continue\n        dist.barrier()", 1),
+        ("for index in model:\n        if index % 9: continue\n        dist.barrier()", 0),
+        ("if rank:\n        dist.barrier()\n        return\n    dist.barrier()", 0),
+        ("if rank and not model: return model\n    dist.barrier()", 1),
+        ("if not model: return\n    dist.barrier()", 0),
+        ("if rank:\n        model = 1\n    dist.barrier()", 0),
+        ("dist.barrier() if rank == 0 else None", 1),
+        ("dist.barrier() if rank == 0 else dist.barrier()", 0),
+        ("rank == 0 and dist.barrier()", 1),
+        ("0 == rank or dist.barrier()", 1),
+        ("if rank == 0: dist.barrier()\n    if rank == 0: dist.barrier()", 2),
+        (
+            "if rank: dist.barrier()\n    if 0 == rank:\n        dist.barrier()\n"
+            "    if rank > 0: dist.barrier()",
+            3,
+        ),
+        ("if rank not in (-1, 0): dist.barrier()\n    if model.rank in [-1, 0]: dist.barrier()", 0),
+        ("if model.is_main: dist.barrier()\n    if rank == 0: dist.barrier()", 2),
+        ("if rank < 1: dist.barrier()\n    if rank >= 1: dist.barrier()", 0),
+        ("if rank <= 0: dist.barrier()\n    if rank != 0: dist.barrier()", 0),
+        ("if rank == model: dist.barrier()\n    if rank != 0: dist.barrier()", 0),
+        ("if rank == model: dist.barrier()", 1),
+        ("if 0 < rank < 4: dist.barrier()", 1),
     ],
 )
 def test_barriers_that_wait_now(body: str, count: int) -> None:
@@ -212,3 +296,55 @@ def test_barriers_that_wait_now(body: str, count: int) -> None:
 def test_barriers_of_other_backends_are_their_own() -> None:
     source = BARRIER.format("if rank == 0: dist.barrier()").replace('"xla"', '"nccl"')
     check_noop(source)
+
+
+@pytest.mark.parametrize(
+    ("start", "left"),
+    [("xmp.spawn(worker)", ["XLA526"]), ("xmp.spawn(worker, nprocs=1)", [])],
+)
+@pytest.mark.parametrize("launcher", ["spawn", "torchrun"])
+def test_barriers_of_the_launched_are_told_before_and_after(
+    start: str, left: list[str], launcher: str
+) -> None:
+    source = LAUNCHED.format("if index == 0: dist.barrier()", start)
+    settings = Settings(
+        mode=Mode.MIGRATE, unsafe=True, todo=True, root="/nowhere", launcher=launcher
+    )
+    first = run_source(source.encode(), "/nowhere/example.py", settings)
+    assert first.error is None
+    assert first.output is not None
+    again = run_source(first.output, "/nowhere/example.py", settings)
+    assert again.output is None
+    for result in (first, again):
+        assert [f.rule for f in result.findings if not f.applied] == left
+
+
+@pytest.mark.parametrize(
+    ("form", "end"),
+    [
+        (INIT, "dist.destroy_process_group()"),
+        (INIT, "if dist.is_initialized():\n        dist.destroy_process_group()"),
+        ('dist.init_process_group("xla", timeout=index)', "dist.destroy_process_group()"),
+    ],
+)
+def test_worker_leaves_the_group_to_the_launcher(form: str, end: str) -> None:
+    source = LAUNCHED.format(f"{form}\n    print(1)\n    {end}", "xmp.spawn(worker)")
+    result = migrate(source)
+    assert result.output is not None
+    worker = result.output.decode().partition("def worker(index):\n")[2]
+    assert "destroy_process_group" not in worker
+    assert worker.endswith(
+        'print(1)\n    print(index)\n\n\nif __name__ == "__main__":\n    launch(worker)\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "end"),
+    [(INIT, "end = dist.destroy_process_group"), ("pass", "dist.destroy_process_group()")],
+)
+def test_group_that_a_worker_gives_back_serves_one_launch(form: str, end: str) -> None:
+    once = LAUNCHED.format(f"{form}\n    {end}", "xmp.spawn(worker)")
+    assert reasons(once) == []
+    twice = f"{once}    xmp.spawn(worker)\n"
+    assert reasons(twice).count(("XLA506", "whole-program")) == 2
+    assert INIT not in form or INIT in (migrate(twice).output or twice.encode()).decode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from xla2tpu.changes import Builder
@@ -12,6 +14,10 @@ from xla2tpu.syntax import is_constant
 from xla2tpu.tree import Tree
 
 _CHANGERS = frozenset({"add", "append", "extend", "insert", "setdefault", "update"})
+_FLAGS = "absl.flags.FLAGS"
+_RANDOM = re.compile(
+    r"torch\.(nn\.(modules\.\w+\.)?[A-Z]|rand|normal$)|torchvision\.models\.|(numpy\.)?random\."
+)
 _DEFINITIONS = (cst.FunctionDef, cst.ClassDef, cst.Import, cst.ImportFrom, cst.Pass)
 
 
@@ -106,6 +112,18 @@ def _is_picklable_binding(binding: Binding, site: Site, builder: Builder, forked
     return binding.path is not None or binding.kind == "class" or not forked
 
 
+def are_picklable(node: cst.BaseExpression, site: Site, builder: Builder) -> bool:
+    """Whether nothing that can be seen in the arguments of a worker is refused by pickle."""
+    match node:
+        case (
+            cst.Tuple(elements=elements) | cst.List(elements=elements) | cst.Set(elements=elements)
+        ):
+            return all(are_picklable(e.value, site, builder) for e in elements)
+        case cst.Dict(elements=items):
+            return all(are_picklable(e.value, site, builder) for e in items)
+    return is_picklable(node, site, builder, forked=False)
+
+
 def is_defined_here(node: cst.BaseExpression, site: Site, builder: Builder) -> bool:
     """Whether a function is one of the file, by itself or with some arguments filled in."""
     if isinstance(node, cst.Call) and node.args:
@@ -122,7 +140,8 @@ def reads_parents_globals(node: cst.BaseExpression, site: Site, builder: Builder
     """Whether a function reads names that only the process which forks has set.
 
     These are set under a main guard, or by a ``global`` statement of a function that the new
-    process does not run.
+    process does not run; or they hold what is random, so that each new process makes another, or
+    the flags that ``absl`` has parsed.
     """
     tree = builder.tree
     loads = {id(name): scope for uses in tree.loads.values() for name, scope in uses}
@@ -140,11 +159,68 @@ def reads_parents_globals(node: cst.BaseExpression, site: Site, builder: Builder
             owner = loads[id(below)].owner(below.value)
             if owner is None or owner.parent is not None:
                 continue
+            if _is_parsed_by_parent(below, loads[id(below)], builder):
+                return True
             read.add(below.value)
             for binding in owner.bindings[below.value]:
                 if binding.kind in ("def", "class") and binding.statement is not None:
                     queue.append(binding.statement)
-    return any(_is_set_by_parent(name, reached, tree) for name in read)
+    if any(_is_set_by_parent(name, reached, tree) for name in read):
+        return True
+    made = [b for name in read for b in tree.root.bindings.get(name, []) if b.value is not None]
+    return any(_is_random(b.value, builder) for b in made if b.value) and not _is_seeded(tree)
+
+
+def _is_parsed_by_parent(name: cst.Name, scope: Scope, builder: Builder) -> bool:
+    node: cst.BaseExpression = name
+    while (builder.meaning(node, scope) or "") != _FLAGS:
+        parent = builder.tree.parent(node)
+        if not isinstance(parent, cst.Attribute) or parent.value is not node:
+            return False
+        node = parent
+    return True
+
+
+def _is_random(value: cst.CSTNode, builder: Builder) -> bool:
+    """Whether a value has weights or numbers that are drawn when it is made."""
+    tree = builder.tree
+    callees = [
+        (call.func, builder.callee(call, tree.scope(call)))
+        for call in (value, *descendants(value))
+        if isinstance(call, cst.Call)
+    ]
+    if any((path or "").endswith(".MpModelWrapper") for _, path in callees):
+        return False  # its weights are handed out by a rule of their own
+    return any(
+        _is_module(func, builder, set()) if path is None else _RANDOM.match(path) is not None
+        for func, path in callees
+    )
+
+
+def _is_module(node: cst.BaseExpression, builder: Builder, seen: set[str]) -> bool:
+    """Whether an expression is a class of the file that is a torch.nn.Module."""
+    if not isinstance(node, cst.Name) or node.value in seen:
+        return False
+    for binding in builder.tree.root.bindings.get(node.value, []):
+        if isinstance(binding.statement, cst.ClassDef):
+            for base in binding.statement.bases:
+                path = builder.meaning(base.value, builder.tree.root) or ""
+                if _RANDOM.match(path) or _is_module(base.value, builder, {*seen, node.value}):
+                    return True
+    return False
+
+
+def _is_seeded(tree: Tree) -> bool:
+    """Whether the file seeds at its top, which each process runs."""
+    return any(
+        re.search("seed", name, re.IGNORECASE)
+        and isinstance(tree.parent(use), cst.Call)
+        and is_at_top(use, tree)
+        and _guard_above(use, tree) is None
+        for uses in (tree.attributes, tree.loads)
+        for name, found in uses.items()
+        for use in (u[0] if isinstance(u, tuple) else u for u in found)
+    )
 
 
 def _is_set_by_parent(name: str, reached: set[int], tree: Tree) -> bool:

@@ -91,6 +91,58 @@ def test_names_set_at_the_top_are_set_in_each_process() -> None:
 
 
 @pytest.mark.parametrize(
+    ("made", "left"),
+    [
+        ("torch.nn.Linear(1, 1)", True),
+        ("nn.Sequential(*layers).to(0)", True),
+        ("Net()", True),
+        ("{'a': [np.random.rand(3)]}", True),
+        ("torch.randn(2)", True),
+        ("flags.FLAGS", True),
+        ("Plain()", False),
+        ("torch.zeros(2)", False),
+        ("nn.functional.relu(other)", False),
+        ("xmp.MpModelWrapper(Net())", False),
+    ],
+)
+def test_what_each_process_makes_anew(made: str, left: bool) -> None:
+    head = "import numpy as np\nimport torch\nfrom absl import flags\nfrom torch import nn\n" + HEAD
+    head += "class Base(nn.Module):\n    pass\n\n\nclass Net(Base):\n    pass\n\n\n"
+    head += "class Plain:\n    pass\n\n\n"
+    source = f"{head}FLAGS = {made}\n\n\n{WORKER}{under_guard(FORK)}"
+    assert ("fork-globals" in reasons(source)) == left
+    assert "fork-globals" not in reasons(source.replace(', start_method="fork"', ""))
+    if "flags" not in made:
+        seeded = source.replace("class Base", "torch.manual_seed(0)\n\n\nclass Base")
+        assert "fork-globals" not in reasons(seeded)
+
+
+def test_flags_of_absl_are_parsed_by_the_parent() -> None:
+    head = f"from absl import flags\n{HEAD}"
+    worker = WORKER.replace("FLAGS", "flags.FLAGS.lr")
+    assert reasons(head + worker + under_guard(FORK)) == ["fork-globals"]
+    assert reasons(head + WORKER + under_guard(FORK)) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "left"),
+    [
+        ("(1, [lambda: 1])", True),
+        ("({'f': lambda: 1},)", True),
+        ("(inner,)", True),
+        ("(inner(),)", False),
+        ("(list(map(lambda x: x, [])),)", False),
+        ("(index, worker, {**index})", False),
+        ("index", False),
+    ],
+)
+def test_arguments_that_cannot_be_pickled(args: str, left: bool) -> None:
+    source = f"{HEAD}{WORKER}def start(index):\n    def inner():\n        pass\n\n"
+    source += f'    xmp.spawn(worker, args={args}, start_method="fork")\n'
+    assert reasons(source) == (["unpicklable-worker"] if left else [])
+
+
+@pytest.mark.parametrize(
     ("call", "spawned", "forked"),
     [
         ("lambda index: index", "unpicklable-worker", "unpicklable-worker"),
@@ -277,3 +329,23 @@ def test_groups_that_workers_give_back_cannot_be_made_again() -> None:
     worker += "def worker(index):\n    dist.destroy_process_group()\n\n\n"
     loop = "for fold in range(3):\n    xmp.spawn(worker)"
     assert reasons(HEAD + worker + under_guard(loop), "torchrun") == ["unsupported-form"]
+
+
+@pytest.mark.parametrize("launcher", ["spawn", "torchrun"])
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("print(dist.get_world_size() if dist.is_initialized() else 1)", True),
+        ("print(index.is_initialized())", False),
+        ("print(dist.is_available())", False),
+        ("if not dist.is_initialized(): dist.init_process_group('nccl')", False),
+    ],
+)
+def test_questions_that_the_launcher_answers_otherwise(
+    body: str, told: bool, launcher: str
+) -> None:
+    source = f"import torch.distributed as dist\n{HEAD}def worker(index):\n    {body}\n\n\n"
+    result = run(source + under_guard("xmp.spawn(worker, nprocs=8)"), launcher)
+    message = next(f.message for f in result.findings if f.rule == "XLA506")
+    assert ("`is_initialized()`" in message) == told
+    assert message.startswith("`torch_xla.distributed.xla_multiprocessing.spawn` was given")

@@ -8,7 +8,6 @@ from xla2tpu import processgroups, workers
 from xla2tpu.changes import Builder
 from xla2tpu.match import is_single_controller
 from xla2tpu.model import Applicability
-from xla2tpu.processgroups import LAUNCHERS
 from xla2tpu.sites import Change, Site
 from xla2tpu.syntax import PRIMARY, precedence
 from xla2tpu.template import Piece, Slice
@@ -20,9 +19,13 @@ _NOTEBOOK = (
     " with !torchrun --nproc_per_node=N train.py after `python -m torch.tpu.distributed`."
 )
 _AGAIN = "processes are spawned, and run the code at the top of the file again: seed what is random"
+_GROUP = (
+    "the processes have a process group from the start now, so that `is_initialized()` of"
+    " torch.distributed turns true in them: look at what it decides"
+)
 _FORK = (
     "Hand the values over in args=, or set them at the top of the file: a spawned process imports"
-    " the file, and does not run what stands under the main guard."
+    " the file, does not run what stands under the main guard, and draws what is random anew."
 )
 _PICKLE = (
     "Make the worker a function at the top of a file and hand what it needs over in args=, or start"
@@ -67,11 +70,15 @@ def started(site: Site, builder: Builder, nprocs: str) -> Change | str:
     if workers.is_notebook(builder.tree):
         site.advice = _NOTEBOOK
         return "notebook"
+    if processgroups.is_asked_for(builder):
+        site.message = f"{site.message or site.rule.message}; {_GROUP}"
     if builder.settings.launcher == "torchrun":
         return _twice(site, builder) or _torchrun(site, builder)
     function = site.bound.args["fn"].value
     forked = _is_forked(site, builder)
-    if not workers.is_picklable(function, site, builder, forked):
+    given = site.bound.args.get("args")
+    taken = given is None or workers.are_picklable(given.value, site, builder)
+    if not taken or not workers.is_picklable(function, site, builder, forked):
         site.advice = _PICKLE
         return "unpicklable-worker"
     if forked and workers.reads_parents_globals(function, site, builder):
@@ -109,7 +116,7 @@ def _torchrun(site: Site, builder: Builder) -> Change | str:
     site.fix_title = "Call the function in the process that torchrun started"
     call, extra = _called(site, builder, "dist.get_rank()")
     init = 'dist.init_process_group("cpu:gloo,tpu:tpu_dist")'
-    if _is_repeated(site, builder):
+    if processgroups.is_repeated(site, builder):
         # torchrun's store keeps the addresses of the first group: a second would not be found.
         if processgroups.is_destroyed(builder):
             return "unsupported-form"
@@ -123,15 +130,6 @@ def _torchrun(site: Site, builder: Builder) -> Change | str:
         here = workers.is_defined_here(site.bound.args["fn"].value, site, builder)
         lines += [_DESTROY] if here else ["if dist.is_initialized():", f"    {_DESTROY}"]
     return builder.statement(site, "\n".join(lines), _DIST, extra=extra)
-
-
-def _is_repeated(site: Site, builder: Builder) -> bool:
-    """Whether a program may launch more than once: in a loop, or in several places."""
-    tree = builder.tree
-    loops = (cst.For, cst.While)
-    if any(isinstance(above, loops) for above in tree.ancestors(site.expression)):
-        return True
-    return sum(s.call is not None and s.rule.code in LAUNCHERS for s in builder.sites.values()) > 1
 
 
 def _called(site: Site, builder: Builder, index: str) -> tuple[str, dict[str, Piece]]:
