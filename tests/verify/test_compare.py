@@ -235,6 +235,18 @@ def test_other_numbers_of_processes() -> None:
     assert found.open_ends == ["the original ran with 2 processes and the migrated program with 1"]
 
 
+@pytest.mark.parametrize("event", [loss(1.0), step(1.0), line("a")])
+def test_what_one_side_lacks_is_a_difference(event: dict[str, Any]) -> None:
+    file = {"a.txt": {"kind": "text", "lines": ["x"]}}
+    for silent in ({}, {0: []}):
+        nothing = Record("emulated", 0, {}, silent, files=file)
+        assert compare(run(event, files=file), nothing).verdict == "differs"
+        assert compare(nothing, run(event, files=file)).verdict == "differs"
+    # Of one rank of several too.
+    assert compare(run(event), ranks([event], [])).verdict == "differs" or event["event"] == "line"
+    assert compare(run(line("b"), files=file), run(line("b"))).verdict == "differs"
+
+
 def test_text_report_lists_losses() -> None:
     before, after = run(loss(0.5), step(1.0)), run(loss(0.5000001), step(1.0))
     text = report.text(compare(before, after), before, after, "kept.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -142,6 +142,8 @@ def compare(
     parameters of all must agree with it, and the mean of their losses.
     """
     found = Comparison([], [], [], [])
+    # A run of which nothing was heard did nothing, which the other one may not have.
+    original, migrated = (replace(r, ranks=r.ranks or {0: []}) for r in (original, migrated))
     found.parts.append(_exit_status(original, migrated, found))
     if len(migrated.ranks) > 1:
         found.parts.append(agreement(migrated, tolerance))
@@ -285,6 +287,10 @@ def _mean_losses(
         if not agree:
             text = f"loss {number}: {x['value']:.7g}, but the mean of the ranks is {mean:.7g}"
             part.differences.append(Difference(text, x["at"], ys[0]["at"]))
+    sides = [*original.ranks.values(), *migrated.ranks.values()]
+    open_end = any(_cut(events).end is not None for events in sides)
+    for rank, ys in zip(sorted(migrated.ranks), theirs, strict=True):
+        _count(f"calls of backward, rank {rank}", ours, ys, open_end, part)
 
 
 def _count(what: str, a: list[Event], b: list[Event], cut: bool, part: Part) -> None:

@@ -136,6 +136,9 @@ def record(program: Program, way: Way, scratch: Path, trace: bool = False) -> Re
         if before.get(name) != digest and not name.split("/")[-1].startswith(_NOT_COMPARED)
     ]
     told = read_events(str(events))
+    failed = next((e for all_ in told.ranks.values() for e in all_ if e["event"] == "failed"), None)
+    if failed is not None:
+        raise RunError(f"{way.origin}: a part of the run could not be recorded: {failed['why']}")
     tail = (scratch / "stderr").read_bytes()[-_TAIL:].decode("utf-8", errors="replace")
     return Record(
         way.origin,
