@@ -49,11 +49,12 @@ def differences(found: Comparison) -> list[str]:
     [
         ("loss 0.12345", "loss 0.12346"),
         ("loss 1.2e-07", "loss 1.3e-07"),
+        ("12.50", "12.51"),
         ("tensor([1.], device='xla:0')", "tensor([1.], device='tpu:0')"),
         ("on xla:1", "on tpu"),
         ("value nan", "value nan"),
         ("shape (3, 4)", "shape (3, 4)"),
-        ("0.5", "0.6"),  # one in the last digit, from rounding
+        ("lr 1e-3", "lr 1.0e-03"),
     ],
 )
 def test_lines_that_agree(a: str, b: str) -> None:
@@ -70,6 +71,13 @@ def test_lines_that_agree(a: str, b: str) -> None:
         ("done", "Done"),
         ("12.5 of 3", "12.5 of"),
         ("layer4 ok", "layer5 ok"),
+        ("lr 0.1", "lr 0.2"),
+        ("lr 1e-3", "lr 2e-3"),
+        ("0.5", "0.6"),
+        ("0.05", "0.06"),
+        ("accuracy 0.912", "accuracy 0.914"),
+        ("1", "1.0"),
+        ("1", "1e0"),
     ],
 )
 def test_lines_that_differ(a: str, b: str) -> None:

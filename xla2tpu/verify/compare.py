@@ -19,6 +19,8 @@ _DEVICE = re.compile(r"\b(?:xla|tpu)(?::\d+)?\b", re.IGNORECASE)
 _HALVES = ("torch.bfloat16", "torch.float16")
 # What is left of a relative tolerance in 8 bits of mantissa.
 _HALF_RTOL = 2e-2
+# A printed number with fewer significant digits is a setting rather than a measurement.
+_FEWEST_DIGITS = 3
 
 
 class Tolerance(NamedTuple):
@@ -372,17 +374,20 @@ def _close(a: str, b: str, tolerance: Tolerance) -> bool:
     """Whether two printed numbers agree; whole numbers are counts and agree exactly."""
     if a == b:
         return True
-    if not any(c in text for text in (a, b) for c in ".eni"):
-        return int(a) == int(b)
-    step = max(_last_digit(a), _last_digit(b))
-    return tolerance._replace(atol=tolerance.atol + step).agree(float(a), float(b))
+    whole = [not any(c in text for c in ".eni") for text in (a, b)]
+    if any(whole):
+        return all(whole) and int(a) == int(b)
+    slack = max(_rounding(a), _rounding(b))
+    return tolerance._replace(atol=max(tolerance.atol, slack)).agree(float(a), float(b))
 
 
-def _last_digit(number: str) -> float:
-    """What one more in the last printed digit is: rounding may go either way."""
+def _rounding(number: str) -> float:
+    """Half a unit of the last printed digit; with too few digits, none."""
     digits, _, exponent = number.lower().partition("e")
-    places = len(digits.partition(".")[2])
-    return float(10.0 ** (int(exponent or 0) - places))
+    whole, _, places = digits.lstrip("+-").partition(".")
+    if not places or len((whole + places).lstrip("0")) < _FEWEST_DIGITS:
+        return 0.0
+    return float(0.5 * 10.0 ** (int(exponent or 0) - len(places)))
 
 
 def _printed(
