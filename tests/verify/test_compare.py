@@ -119,6 +119,24 @@ def test_a_single_element_shows() -> None:
     assert differences(found) == ["after step 1 of SGD: weight: element 0 of 2: 1 became 2"]
 
 
+@pytest.mark.parametrize(
+    ("name", "a", "b"),
+    [("lr", 0.1, 0.2), ("betas", [0.9, 0.99], [0.9, 0.999]), ("nesterov", False, True)],
+)
+def test_settings_of_optimizers(name: str, a: Any, b: Any) -> None:
+    before, after = step(1.0), step(1.0)
+    before["groups"] = [{name: a, "foreach": None, "old": 1}]
+    after["groups"] = [{name: b, "foreach": True, "new": 1}]
+    text = f"after step 1 of SGD: {name} of group 0: {a!r} became {b!r}"
+    assert differences(compare(run(before), run(after))) == [text]
+    assert compare(run(before), run(before)).verdict == "same"
+    # A record from before settings were kept.
+    assert compare(run(step(1.0)), run(after)).verdict == "same"
+    after["groups"] *= 2
+    found = differences(compare(run(before), run(after)))
+    assert found == ["after step 1 of SGD: 1 groups of parameters became 2"]
+
+
 def test_elements_of_a_large_parameter() -> None:
     a, b = step(*[1.0] * 16, shape=(32,)), step(*[1.0] * 15, -1.0, shape=(32,))
     assert differences(compare(run(a), run(b)))[0].endswith("but the elements are others")

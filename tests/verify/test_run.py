@@ -133,6 +133,8 @@ def test_training_is_recorded(tmp_path: Path) -> None:
     assert [float(text) for text in texts(made)[0].split()] == pytest.approx(losses, rel=1e-6)
     first = made.of_kind(0, "step")[0]
     assert (first["at"], first["optimizer"]) == ("main.py:8", "SGD")
+    (group,) = first["groups"]
+    assert (group["lr"], group["momentum"], "params" in group) == (0.5, 0, False)
     assert [(p["name"], p["shape"]) for p in first["parameters"]] == [
         ("weight", [2, 3]),
         ("bias", [2]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,7 @@ def check(backend: Any, mode: str | None, dynamic: bool | None, options: dict[st
 def patch() -> None:
     """Put `compile` in the place of torch's."""
     original = torch.compile
+    accepted = frozenset(inspect.signature(original).parameters)
 
     @functools.wraps(original)
     def compile(
@@ -70,6 +72,10 @@ def patch() -> None:
         disable: bool = False,
         **others: Any,
     ) -> Any:
+        known = {name: value for name, value in others.items() if name in accepted}
+        if others != known:
+            name = next(name for name in others if name not in accepted)
+            raise TypeError(f"compile() got an unexpected keyword argument '{name}'")
         if model is None:
             return functools.partial(
                 compile,

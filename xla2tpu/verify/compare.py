@@ -19,6 +19,8 @@ _DEVICE = re.compile(r"\b(?:xla|tpu)(?::\d+)?\b", re.IGNORECASE)
 _HALVES = ("torch.bfloat16", "torch.float16")
 # What is left of a relative tolerance in 8 bits of mantissa.
 _HALF_RTOL = 2e-2
+# Settings of optimizers that change how a step is computed, and not its result.
+_ONLY_SPEED = ("foreach", "fused", "capturable", "differentiable")
 # A printed number with fewer significant digits is a setting rather than a measurement.
 _FEWEST_DIGITS = 3
 
@@ -312,11 +314,35 @@ def _steps(a: _Side, b: _Side, cut: bool, tolerance: Tolerance, part: Part) -> N
     ours, theirs = _of(a, "step"), _of(b, "step")
     for number, (x, y) in enumerate(zip(ours, theirs, strict=False), 1):
         part.compared += 1
-        wrong = next(_parameters(x, y, tolerance), None)
-        if wrong is not None:
-            text = f"after step {number} of {y['optimizer']}: {wrong}"
-            part.differences.append(Difference(text, x["at"], y["at"]))
+        for wrong in (_settings_differ(x, y), next(_parameters(x, y, tolerance), None)):
+            if wrong is not None:
+                text = f"after step {number} of {y['optimizer']}: {wrong}"
+                part.differences.append(Difference(text, x["at"], y["at"]))
     _count("optimizer steps", ours, theirs, cut, part)
+
+
+def _settings_differ(a: Event, b: Event) -> str | None:
+    """The first setting of the optimizers that differs; older records have none."""
+    if a["optimizer"] != b["optimizer"]:
+        return f"the optimizer {a['optimizer']} became {b['optimizer']}"
+    if "groups" not in a or "groups" not in b:
+        return None
+    if len(a["groups"]) != len(b["groups"]):
+        return f"{len(a['groups'])} groups of parameters became {len(b['groups'])}"
+    for number, (x, y) in enumerate(zip(a["groups"], b["groups"], strict=True)):
+        # Releases of torch have settings of their own.
+        for name in (n for n in x if n in y and n not in _ONLY_SPEED):
+            if not _same_setting(x[name], y[name]):
+                return f"{name} of group {number}: {x[name]!r} became {y[name]!r}"
+    return None
+
+
+def _same_setting(a: Any, b: Any) -> bool:
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same_setting, a, b))
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return math.isclose(a, b, rel_tol=1e-6)
+    return bool(a == b)
 
 
 def _parameters(a: Event, b: Event, tolerance: Tolerance) -> Iterator[str]:

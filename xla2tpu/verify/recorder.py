@@ -426,8 +426,33 @@ def _note_step(opt: Any) -> None:
                 }
             )
     _emit(
-        {"event": "step", "at": _place(), "optimizer": type(opt).__name__, "parameters": parameters}
+        {
+            "event": "step",
+            "at": _place(),
+            "optimizer": type(opt).__name__,
+            "groups": [_settings(group) for group in opt.param_groups],
+            "parameters": parameters,
+        }
     )
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """What an optimizer's group sets: numbers, and lists of them, such as ``betas``."""
+    torch = _module("torch")
+
+    found: dict[str, Any] = {}
+    for name, value in group.items():
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        # To ask XLA for a learning rate in a tensor would change what it compiles.
+        if name == "params" or any(
+            getattr(v, "device", torch.device("cpu")).type == "xla" for v in values
+        ):
+            continue
+        several = isinstance(value, (list, tuple))
+        values = [v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for v in values]
+        if all(v is None or isinstance(v, (bool, int, float, str)) for v in values):
+            found[name] = values if several else values[0]
+    return found
 
 
 def _described(kept: Any) -> dict[str, Any]:
