@@ -215,10 +215,13 @@ def test_hidden_sitecustomize_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert texts(run(tmp_path, "print(theirs)\n")) == ["5"]
 
 
+@needs_torch
 def test_interpreters() -> None:
     check_interpreter(sys.executable, ("json",))
     with pytest.raises(RunError, match="lacks no_such_module"):
         check_interpreter(sys.executable, ("json", "no_such_module"))
+    with pytest.raises(RunError, match=r"needs torch 99\.0 or newer, not 2\."):
+        check_interpreter(sys.executable, ("torch",), (99, 0))
     with pytest.raises(RunError, match="cannot be run"):
         check_interpreter(os.path.join(os.sep, "no", "such", "python"), ())
 
