@@ -36,6 +36,13 @@ def check(backend: Any, mode: str | None, dynamic: bool | None, options: dict[st
         if options.get("tpu_backend") != "pallas":
             raise RuntimeError(INDUCTOR)
         return
+    if backend in ("openxla", "openxla_eval"):
+        # torch knows the name still, and imports torch_xla when it compiles.
+        raise torch._dynamo.exc.BackendCompilerFailed(
+            torch._dynamo.lookup_backend(backend),
+            ModuleNotFoundError("No module named 'torch_xla'", name="torch_xla"),
+            None,
+        )
     if backend not in (None, "tpu"):
         return
     buckets = options.get("num_dynamic_buckets")

@@ -293,8 +293,8 @@ def _mean_losses(
             part.differences.append(Difference(text, x["at"], ys[0]["at"]))
     sides = [*original.ranks.values(), *migrated.ranks.values()]
     open_end = any(_cut(events).end is not None for events in sides)
-    for rank, ys in zip(sorted(migrated.ranks), theirs, strict=True):
-        _count(f"calls of backward, rank {rank}", ours, ys, open_end, part)
+    for rank, events in zip(sorted(migrated.ranks), theirs, strict=True):
+        _count(f"calls of backward, rank {rank}", ours, events, open_end, part)
 
 
 def _count(what: str, a: list[Event], b: list[Event], cut: bool, part: Part) -> None:
