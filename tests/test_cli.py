@@ -503,3 +503,25 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) 
     process.stdout.close()
     assert os.listdir(tmp_path) == ["a.py"]
     assert (tmp_path / "a.py").read_bytes() == SAFE
+
+
+def test_files_of_the_current_folder_are_no_libraries(tmp_path: Path) -> None:
+    for name in ("libcst", "click", "yaml", "tomllib", "train"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported a file of the project')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "xla2tpu", "check", "."],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "imported" not in done.stdout + done.stderr
+
+
+def test_emulate_refuses_unknown_options() -> None:
+    done = CliRunner().invoke(main, ["emulate", "--bogus", "a.py"])
+    assert done.exit_code == 2
+    assert "No such option" in done.output

@@ -104,7 +104,9 @@ def test_reference_is_named_in_the_report(tmp_path: Path) -> None:
 
 @needs_torch
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_termination_ends_what_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_termination_ends_what_runs(tmp_path: Path, name: str) -> None:
+    number = getattr(signal, name)
     script, told = tmp_path / "train.py", tmp_path / "told"
     script.write_text(
         "import os, sys, time\n"
@@ -127,8 +129,8 @@ def test_termination_ends_what_runs(tmp_path: Path) -> None:
         deadline = time.monotonic() + 120
         while not told.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
-        running.terminate()
-        assert running.wait(60) == 128 + signal.SIGTERM
+        running.send_signal(number)
+        assert running.wait(60) == 128 + number
     finally:
         running.kill()
     with pytest.raises(ProcessLookupError):

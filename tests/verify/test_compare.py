@@ -49,11 +49,12 @@ def differences(found: Comparison) -> list[str]:
     [
         ("loss 0.12345", "loss 0.12346"),
         ("loss 1.2e-07", "loss 1.3e-07"),
+        ("12.50", "12.51"),
         ("tensor([1.], device='xla:0')", "tensor([1.], device='tpu:0')"),
         ("on xla:1", "on tpu"),
         ("value nan", "value nan"),
         ("shape (3, 4)", "shape (3, 4)"),
-        ("0.5", "0.6"),  # one in the last digit, from rounding
+        ("lr 1e-3", "lr 1.0e-03"),
     ],
 )
 def test_lines_that_agree(a: str, b: str) -> None:
@@ -70,6 +71,13 @@ def test_lines_that_agree(a: str, b: str) -> None:
         ("done", "Done"),
         ("12.5 of 3", "12.5 of"),
         ("layer4 ok", "layer5 ok"),
+        ("lr 0.1", "lr 0.2"),
+        ("lr 1e-3", "lr 2e-3"),
+        ("0.5", "0.6"),
+        ("0.05", "0.06"),
+        ("accuracy 0.912", "accuracy 0.914"),
+        ("1", "1.0"),
+        ("1", "1e0"),
     ],
 )
 def test_lines_that_differ(a: str, b: str) -> None:
@@ -109,6 +117,24 @@ def test_a_single_element_shows() -> None:
     # The norm is the same, the elements are not.
     found = compare(run(step(1.0, 2.0)), run(step(2.0, 1.0)))
     assert differences(found) == ["after step 1 of SGD: weight: element 0 of 2: 1 became 2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "a", "b"),
+    [("lr", 0.1, 0.2), ("betas", [0.9, 0.99], [0.9, 0.999]), ("nesterov", False, True)],
+)
+def test_settings_of_optimizers(name: str, a: Any, b: Any) -> None:
+    before, after = step(1.0), step(1.0)
+    before["groups"] = [{name: a, "foreach": None, "old": 1}]
+    after["groups"] = [{name: b, "foreach": True, "new": 1}]
+    text = f"after step 1 of SGD: {name} of group 0: {a!r} became {b!r}"
+    assert differences(compare(run(before), run(after))) == [text]
+    assert compare(run(before), run(before)).verdict == "same"
+    # A record from before settings were kept.
+    assert compare(run(step(1.0)), run(after)).verdict == "same"
+    after["groups"] *= 2
+    found = differences(compare(run(before), run(after)))
+    assert found == ["after step 1 of SGD: 1 groups of parameters became 2"]
 
 
 def test_elements_of_a_large_parameter() -> None:
@@ -233,6 +259,18 @@ def test_ranks_against_one_process() -> None:
 def test_other_numbers_of_processes() -> None:
     found = compare(ranks([line("a")], [line("a")]), run(line("a")))
     assert found.open_ends == ["the original ran with 2 processes and the migrated program with 1"]
+
+
+@pytest.mark.parametrize("event", [loss(1.0), step(1.0), line("a")])
+def test_what_one_side_lacks_is_a_difference(event: dict[str, Any]) -> None:
+    file = {"a.txt": {"kind": "text", "lines": ["x"]}}
+    for silent in ({}, {0: []}):
+        nothing = Record("emulated", 0, {}, silent, files=file)
+        assert compare(run(event, files=file), nothing).verdict == "differs"
+        assert compare(nothing, run(event, files=file)).verdict == "differs"
+    # Of one rank of several too.
+    assert compare(run(event), ranks([event], [])).verdict == "differs" or event["event"] == "line"
+    assert compare(run(line("b"), files=file), run(line("b"))).verdict == "differs"
 
 
 def test_text_report_lists_losses() -> None:

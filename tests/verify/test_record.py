@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,32 @@ def test_baseline_round_trip() -> None:
         "warning: ü\n",
     )
     assert loads(dumps(record)) == record
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "place"),
+    [
+        ("files", 5, "files"),
+        ("files", {"a": "x"}, "files['a']"),
+        ("files", {"a": {"kind": "text", "lines": None}}, "files['a']['lines']"),
+        ("sources", [], "sources"),
+        ("origin", 5, "origin"),
+        ("args", "x", "args"),
+        ("args", [5], "args[0]"),
+        ("status", "x", "status"),
+        ("versions", "x", "versions"),
+        ("stderr", None, "stderr"),
+        ("executed", {"a.py": 1}, "executed['a.py']"),
+        ("ranks", [], "ranks"),
+        ("ranks", {"0": {}}, "ranks['0']"),
+        ("ranks", {"0": [{"event": "loss", "value": "x"}]}, "ranks['0'][0]['value']"),
+    ],
+)
+def test_damaged_baseline_names_the_place(name: str, value: Any, place: str) -> None:
+    body = json.loads(dumps(Record("torch_xla", 0, {}, {0: []})))
+    body[name] = value
+    with pytest.raises(RecordError, match=re.escape(f"baseline: {place} cannot be ")):
+        loads(json.dumps(body))
 
 
 @pytest.mark.parametrize(

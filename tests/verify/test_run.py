@@ -12,7 +12,16 @@ import pytest
 
 from xla2tpu.verify.project import program_of
 from xla2tpu.verify.record import Record
-from xla2tpu.verify.run import Program, RunError, Way, check_interpreter, copy, on_torch, record
+from xla2tpu.verify.run import (
+    Program,
+    RunError,
+    Way,
+    check_interpreter,
+    copy,
+    on_emulator,
+    on_torch,
+    record,
+)
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed"
@@ -124,6 +133,8 @@ def test_training_is_recorded(tmp_path: Path) -> None:
     assert [float(text) for text in texts(made)[0].split()] == pytest.approx(losses, rel=1e-6)
     first = made.of_kind(0, "step")[0]
     assert (first["at"], first["optimizer"]) == ("main.py:8", "SGD")
+    (group,) = first["groups"]
+    assert (group["lr"], group["momentum"], "params" in group) == (0.5, 0, False)
     assert [(p["name"], p["shape"]) for p in first["parameters"]] == [
         ("weight", [2, 3]),
         ("bias", [2]),
@@ -133,6 +144,42 @@ def test_training_is_recorded(tmp_path: Path) -> None:
     assert saved["m.weight"]["of"] == last["parameters"][0]["of"]
     assert (saved["n[0]"], saved["n[1]"]) == (1, "two")
     assert made.versions["torch"].startswith("2.")
+
+
+@needs_torch
+@pytest.mark.parametrize("emulated", [False, True])
+@pytest.mark.parametrize("spawned", [False, True])
+def test_losses_that_no_step_follows(tmp_path: Path, emulated: bool, spawned: bool) -> None:
+    body = (
+        "import torch\n"
+        "import torch.multiprocessing as mp\n"
+        "def work(rank):\n"
+        f"    w = torch.ones(2, device='{'tpu' if emulated else 'cpu'}', requires_grad=True)\n"
+        "    for n in range(3):\n"
+        "        (w.sum() * n).backward()\n"
+        "        print(n)\n"
+        "if __name__ == '__main__':\n"
+        f"    {'mp.spawn(work, nprocs=1)' if spawned else 'work(0)'}\n"
+    )
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "main.py").write_text(body)
+    way = on_emulator(sys.executable, 1, False, 120) if emulated else on_torch(sys.executable, 120)
+    made = record(Program(tmp_path / "p", "main.py"), way, tmp_path / "record")
+    assert made.status == 0, made.stderr
+    assert [event["value"] for event in made.of_kind(0, "loss")] == [0.0, 2.0, 4.0]
+    assert texts(made) == ["0", "1", "2"]
+
+
+@needs_torch
+def test_failing_recorder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="could not be recorded: RuntimeError: gone"):
+        run(
+            tmp_path,
+            "import sys, torch\n"
+            "def gone():\n"
+            "    raise RuntimeError('gone')\n"
+            "sys.modules['_xla2tpu_recorder']._emit({'event': 'draw', 'at': None, 'what': gone})\n",
+        )
 
 
 @needs_torch
@@ -168,10 +215,13 @@ def test_hidden_sitecustomize_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert texts(run(tmp_path, "print(theirs)\n")) == ["5"]
 
 
+@needs_torch
 def test_interpreters() -> None:
     check_interpreter(sys.executable, ("json",))
     with pytest.raises(RunError, match="lacks no_such_module"):
         check_interpreter(sys.executable, ("json", "no_such_module"))
+    with pytest.raises(RunError, match=r"needs torch 99\.0 or newer, not 2\."):
+        check_interpreter(sys.executable, ("torch",), (99, 0))
     with pytest.raises(RunError, match="cannot be run"):
         check_interpreter(os.path.join(os.sep, "no", "such", "python"), ())
 

@@ -8,7 +8,7 @@ from xla2tpu.emulator.launch import run
 from xla2tpu.emulator.settings import DEVICE_COUNTS
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module.")
 @click.option(
     "--devices",

@@ -155,7 +155,7 @@ def _verify(target: str, args: tuple[str, ...], options: dict[str, Any]) -> int:
         if options["baseline"] is not None:
             original = _baseline(options["baseline"], program, notes)
         elif options["reference"] is not None:
-            run.check_interpreter(tpu_python, ("torch",))
+            run.check_interpreter(tpu_python, ("torch",), run.OLDEST_TORCH)
             reference = project.program_of(options["reference"], None, None, args)
             original = _run(reference, run.on_torch(tpu_python, timeout), scratch / "reference")
         else:
@@ -166,7 +166,7 @@ def _verify(target: str, args: tuple[str, ...], options: dict[str, Any]) -> int:
             _save(options["save_baseline"], original)
             if options["record_only"]:
                 return _recorded(original)
-        run.check_interpreter(tpu_python, ("torch",))
+        run.check_interpreter(tpu_python, ("torch",), run.OLDEST_TORCH)
         copy = scratch / "migrated" / "program"
         if options["migrated"] is None:
             run.copy(program.root, copy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,13 @@ def check(backend: Any, mode: str | None, dynamic: bool | None, options: dict[st
         if options.get("tpu_backend") != "pallas":
             raise RuntimeError(INDUCTOR)
         return
+    if backend in ("openxla", "openxla_eval"):
+        # torch knows the name still, and imports torch_xla when it compiles.
+        raise torch._dynamo.exc.BackendCompilerFailed(
+            torch._dynamo.lookup_backend(backend),
+            ModuleNotFoundError("No module named 'torch_xla'", name="torch_xla"),
+            None,
+        )
     if backend not in (None, "tpu"):
         return
     buckets = options.get("num_dynamic_buckets")
@@ -57,6 +65,7 @@ def check(backend: Any, mode: str | None, dynamic: bool | None, options: dict[st
 def patch() -> None:
     """Put `compile` in the place of torch's."""
     original = torch.compile
+    accepted = frozenset(inspect.signature(original).parameters)
 
     @functools.wraps(original)
     def compile(
@@ -70,6 +79,10 @@ def patch() -> None:
         disable: bool = False,
         **others: Any,
     ) -> Any:
+        known = {name: value for name, value in others.items() if name in accepted}
+        if others != known:
+            name = next(name for name in others if name not in accepted)
+            raise TypeError(f"compile() got an unexpected keyword argument '{name}'")
         if model is None:
             return functools.partial(
                 compile,

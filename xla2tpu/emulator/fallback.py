@@ -8,6 +8,7 @@ plan.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,22 +20,26 @@ from xla2tpu.emulator.settings import TABLE
 Operator = Any
 Plan = Callable[..., Any]
 
-# torch takes indices, lengths and sources on the CPU for these, as it does for other devices.
-CPU_ARGUMENTS = frozenset(
-    {
-        "aten::index.Tensor",
-        "aten::_unsafe_index.Tensor",
-        "aten::index_put",
-        "aten::index_put_",
-        "aten::_index_put_impl_",
-        "aten::_unsafe_index_put",
-        "aten::_foreach_copy_",
-        "aten::_ctc_loss.Tensor",
-        "aten::_pack_padded_sequence",
-        "aten::lstm.data",
-        "aten::gru.data",
-    }
+# torch takes these arguments on the CPU, as it does for other devices.
+CPU_ARGUMENTS = {
+    "aten::index.Tensor": {"indices"},
+    "aten::_unsafe_index.Tensor": {"indices"},
+    "aten::index_put": {"indices"},
+    "aten::index_put_": {"indices"},
+    "aten::_index_put_impl_": {"indices"},
+    "aten::_unsafe_index_put": {"indices"},
+    "aten::_foreach_copy_": {"self", "src"},
+    "aten::_ctc_loss.Tensor": {"targets", "input_lengths", "target_lengths"},
+    "aten::_pack_padded_sequence": {"lengths"},
+    "aten::lstm.data": {"batch_sizes"},
+    "aten::gru.data": {"batch_sizes"},
+}
+# Most operators take a tensor without dimensions on the CPU as a number; these do not.
+_NO_NUMBERS = re.compile(
+    r"aten::(cat|stack|nll_loss\w*|index_select|gather|take|embedding|scatter\w*|index_add_?)(\.|\Z)"
 )
+# Their first tensor is none either.
+_INDEXING = re.compile(r"aten::_?(unsafe_)?index(_put\w*)?(\.|\Z)")
 _plans: dict[Operator, Plan] = {}
 _kernels: frozenset[str] = frozenset()
 _allow_missing = False
@@ -87,41 +92,59 @@ class _Arguments:
 
     def __init__(self, op: Operator) -> None:
         arguments = op._schema.arguments
-        self.cpu_allowed = op._name.removesuffix(".default") in CPU_ARGUMENTS
+        name = op._name.removesuffix(".default")
+        cpu = CPU_ARGUMENTS.get(name, set())
+        self.cpu_allowed = bool(cpu)
+        self.indexing = _INDEXING.match(name) is not None
+        self.numbers = _NO_NUMBERS.match(name) is None
+        self.cpu = tuple(a.name in cpu for a in arguments if not a.kwarg_only)
+        self.cpu_named = cpu
         self.kinds = tuple(_kind(a) for a in arguments if not a.kwarg_only)
         self.named = {a.name: _kind(a) for a in arguments}
         self.written = {a.name for a in arguments if a.alias_info and a.alias_info.is_write}
         self.writes = tuple(a.name in self.written for a in arguments if not a.kwarg_only)
-        self.plain = not any(self.named[n] not in "t-" for n in self.named) and not self.written
+        self.plain = (
+            self.numbers
+            and not self.written
+            and not any(self.named[n] not in "t-" for n in self.named)
+        )
 
-    def tensor(self, value: Any, written: bool = False) -> Any:
+    def tensor(self, value: Any, written: bool, cpu: bool) -> Any:
         if not isinstance(value, torch.Tensor):  # torch gives a number as a number
             return value
         block = memory.block_of(value)
         if block is not None:
             return memory.host(value)
-        if (value.dim() == 0 and not written) or self.cpu_allowed:
+        if cpu or (value.dim() == 0 and self.numbers and not written):
             return value
         raise _mixed(value.device)
 
-    def convert(self, kind: str, value: Any, written: bool = False) -> Any:
+    def convert(self, kind: str, value: Any, written: bool, cpu: bool) -> Any:
         if value is None or kind == "-":
             return value
         if kind == "t":
-            return self.tensor(value, written)
+            return self.tensor(value, written, cpu)
         if kind == "l":
-            return [None if v is None else self.tensor(v, written) for v in value]
+            return [None if v is None else self.tensor(v, written, cpu) for v in value]
         if kind == "g":
             return randomness.host(value)
         return torch.device("cpu")
 
     def on_host(self, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+        if self.indexing and args and memory.block_of(args[0]) is None:
+            raise RuntimeError(
+                "indices should be either on cpu or on the same device as the indexed tensor "
+                f"({args[0].device})"
+            )
         positional = [
-            value if kind == "-" else self.convert(kind, value, written)
-            for kind, written, value in zip(self.kinds, self.writes, args, strict=False)
+            value if kind == "-" else self.convert(kind, value, written, cpu)
+            for kind, written, cpu, value in zip(
+                self.kinds, self.writes, self.cpu, args, strict=False
+            )
         ]
         named = {
-            n: self.convert(self.named[n], value, n in self.written) for n, value in kwargs.items()
+            n: self.convert(self.named[n], value, n in self.written, n in self.cpu_named)
+            for n, value in kwargs.items()
         }
         return positional, named
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -19,6 +19,10 @@ _DEVICE = re.compile(r"\b(?:xla|tpu)(?::\d+)?\b", re.IGNORECASE)
 _HALVES = ("torch.bfloat16", "torch.float16")
 # What is left of a relative tolerance in 8 bits of mantissa.
 _HALF_RTOL = 2e-2
+# Settings of optimizers that change how a step is computed, and not its result.
+_ONLY_SPEED = ("foreach", "fused", "capturable", "differentiable")
+# A printed number with fewer significant digits is a setting rather than a measurement.
+_FEWEST_DIGITS = 3
 
 
 class Tolerance(NamedTuple):
@@ -142,6 +146,8 @@ def compare(
     parameters of all must agree with it, and the mean of their losses.
     """
     found = Comparison([], [], [], [])
+    # A run of which nothing was heard did nothing, which the other one may not have.
+    original, migrated = (replace(r, ranks=r.ranks or {0: []}) for r in (original, migrated))
     found.parts.append(_exit_status(original, migrated, found))
     if len(migrated.ranks) > 1:
         found.parts.append(agreement(migrated, tolerance))
@@ -285,6 +291,10 @@ def _mean_losses(
         if not agree:
             text = f"loss {number}: {x['value']:.7g}, but the mean of the ranks is {mean:.7g}"
             part.differences.append(Difference(text, x["at"], ys[0]["at"]))
+    sides = [*original.ranks.values(), *migrated.ranks.values()]
+    open_end = any(_cut(events).end is not None for events in sides)
+    for rank, events in zip(sorted(migrated.ranks), theirs, strict=True):
+        _count(f"calls of backward, rank {rank}", ours, events, open_end, part)
 
 
 def _count(what: str, a: list[Event], b: list[Event], cut: bool, part: Part) -> None:
@@ -304,11 +314,35 @@ def _steps(a: _Side, b: _Side, cut: bool, tolerance: Tolerance, part: Part) -> N
     ours, theirs = _of(a, "step"), _of(b, "step")
     for number, (x, y) in enumerate(zip(ours, theirs, strict=False), 1):
         part.compared += 1
-        wrong = next(_parameters(x, y, tolerance), None)
-        if wrong is not None:
-            text = f"after step {number} of {y['optimizer']}: {wrong}"
-            part.differences.append(Difference(text, x["at"], y["at"]))
+        for wrong in (_settings_differ(x, y), next(_parameters(x, y, tolerance), None)):
+            if wrong is not None:
+                text = f"after step {number} of {y['optimizer']}: {wrong}"
+                part.differences.append(Difference(text, x["at"], y["at"]))
     _count("optimizer steps", ours, theirs, cut, part)
+
+
+def _settings_differ(a: Event, b: Event) -> str | None:
+    """The first setting of the optimizers that differs; older records have none."""
+    if a["optimizer"] != b["optimizer"]:
+        return f"the optimizer {a['optimizer']} became {b['optimizer']}"
+    if "groups" not in a or "groups" not in b:
+        return None
+    if len(a["groups"]) != len(b["groups"]):
+        return f"{len(a['groups'])} groups of parameters became {len(b['groups'])}"
+    for number, (x, y) in enumerate(zip(a["groups"], b["groups"], strict=True)):
+        # Releases of torch have settings of their own.
+        for name in (n for n in x if n in y and n not in _ONLY_SPEED):
+            if not _same_setting(x[name], y[name]):
+                return f"{name} of group {number}: {x[name]!r} became {y[name]!r}"
+    return None
+
+
+def _same_setting(a: Any, b: Any) -> bool:
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same_setting, a, b))
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return math.isclose(a, b, rel_tol=1e-6)
+    return bool(a == b)
 
 
 def _parameters(a: Event, b: Event, tolerance: Tolerance) -> Iterator[str]:
@@ -366,17 +400,20 @@ def _close(a: str, b: str, tolerance: Tolerance) -> bool:
     """Whether two printed numbers agree; whole numbers are counts and agree exactly."""
     if a == b:
         return True
-    if not any(c in text for text in (a, b) for c in ".eni"):
-        return int(a) == int(b)
-    step = max(_last_digit(a), _last_digit(b))
-    return tolerance._replace(atol=tolerance.atol + step).agree(float(a), float(b))
+    whole = [not any(c in text for c in ".eni") for text in (a, b)]
+    if any(whole):
+        return all(whole) and int(a) == int(b)
+    slack = max(_rounding(a), _rounding(b))
+    return tolerance._replace(atol=max(tolerance.atol, slack)).agree(float(a), float(b))
 
 
-def _last_digit(number: str) -> float:
-    """What one more in the last printed digit is: rounding may go either way."""
+def _rounding(number: str) -> float:
+    """Half a unit of the last printed digit; with too few digits, none."""
     digits, _, exponent = number.lower().partition("e")
-    places = len(digits.partition(".")[2])
-    return float(10.0 ** (int(exponent or 0) - places))
+    whole, _, places = digits.lstrip("+-").partition(".")
+    if not places or len((whole + places).lstrip("0")) < _FEWEST_DIGITS:
+        return 0.0
+    return float(0.5 * 10.0 ** (int(exponent or 0) - len(places)))
 
 
 def _printed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, field
+from types import NoneType
 from typing import Any, NamedTuple
 
 VERSION = 1
@@ -121,6 +122,65 @@ def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+_PLACES: dict[str, tuple[type, ...]] = {
+    "origin": (str,),
+    "status": (int, NoneType),
+    "versions": (dict,),
+    "ranks": (dict,),
+    "files": (dict,),
+    "args": (list,),
+    "sources": (dict,),
+    "executed": (dict,),
+    "stderr": (str,),
+}
+_ENTRIES: dict[str, tuple[type, ...]] = {
+    "versions": (str,),
+    "ranks": (list,),
+    "files": (dict,),
+    "args": (str,),
+    "sources": (str,),
+    "executed": (list,),
+}
+# What must stand in a file of each kind, and in each kind of event.
+_CONTENTS: dict[str, dict[str, tuple[type, ...]]] = {
+    "values": {"values": (dict,)},
+    "text": {"lines": (list,)},
+    "bytes": {"sha256": (str,), "unread": (str,)},
+    "line": {"text": (str,), "at": (str, NoneType)},
+    "loss": {"value": (float, int), "at": (str, NoneType)},
+    "step": {"optimizer": (str,), "parameters": (list,), "at": (str, NoneType)},
+    "draw": {"what": (str,), "at": (str, NoneType)},
+    "open": {"why": (str,), "at": (str, NoneType)},
+    "error": {"type": (str,), "text": (str,), "at": (str, NoneType)},
+}
+
+
+def _check_types(body: dict[str, Any]) -> None:
+    """Raise `RecordError` with the place of what is not as `dumps` writes it."""
+    for name, value in body.items():
+        _check_type(name, value, _PLACES.get(name, (object,)))
+        inner = value.items() if isinstance(value, dict) else enumerate(value or ())
+        for key, entry in inner if name in _ENTRIES else ():
+            _check_type(f"{name}[{key!r}]", entry, _ENTRIES[name])
+            if name == "files":
+                _check_contents(f"{name}[{key!r}]", entry, "kind")
+            for number, event in enumerate(entry) if name == "ranks" else ():
+                _check_contents(f"{name}[{key!r}][{number}]", event, "event")
+
+
+def _check_contents(place: str, value: Any, kind: str) -> None:
+    _check_type(place, value, (dict,))
+    _check_type(f"{place}[{kind!r}]", value.get(kind), (str,))
+    for name, types in _CONTENTS.get(value[kind], {}).items():
+        _check_type(f"{place}[{name!r}]", value.get(name), types)
+
+
+def _check_type(place: str, value: Any, types: tuple[type, ...]) -> None:
+    if not isinstance(value, types):
+        found = "null" if value is None else type(value).__name__
+        raise RecordError(f"a damaged baseline: {place} cannot be {found}")
+
+
 def loads(text: str) -> Record:
     """The record of a baseline file. Raises `RecordError`."""
     try:
@@ -135,6 +195,7 @@ def loads(text: str) -> Record:
             "record it again"
         )
     del body["kind"], body["version"]
+    _check_types(body)
     try:
         body["ranks"] = {int(rank): events for rank, events in body["ranks"].items()}
         return Record(**body)

@@ -12,6 +12,7 @@ one JSON object a line, so that nothing is lost when a process is ended:
 ``draw``   a random number for a device that both runs could draw alike
 ``open``   from here on, results of the runs cannot be compared; ``why``
 ``error``  the exception that ended the process
+``failed`` what was to be recorded and could not be, ``why``: the record has a gap
 ``ran``    a line of the program was run, for the first time; only where ``trace`` is asked for
 
 ``at`` is the place in the program, ``file.py:line``. As a script, ``recorder.py files``, it
@@ -73,6 +74,11 @@ def start() -> None:
     if _state.trace:
         sys.settrace(_trace)
         threading.settrace(_trace)
+    _flush_at_exit()
+
+
+def _flush_at_exit() -> None:
+    """Once more after torch_xla is there, to come before what it does at the end."""
     import atexit
 
     atexit.register(_flush)
@@ -112,9 +118,10 @@ def _emit(event: dict[str, Any]) -> None:
         event["rank"] = rank
     with state.lock:
         state.waiting.append(event)
-        # The value of a loss is asked for with the step that follows it: a question more makes
-        # another graph for XLA to compile.
-        if event["event"] != "loss":
+        # XLA is asked for a loss with the step that follows it: a question more makes another
+        # graph for it to compile. What nothing waits for is written at once, for a process may
+        # end without a word.
+        if event["event"] != "loss" or not state.held:
             _flush(event["event"] not in ("line", "ran"))
 
 
@@ -124,14 +131,17 @@ def _flush(compute: bool = True) -> None:
     if state is None or state.file is None:
         return
     with state.lock:
-        lazy = any(event["event"] in ("loss", "step") for event in state.waiting)
-        if lazy and not (compute and _may_compute()):
+        if state.held and not (compute and _may_compute()):
             return
         waiting, state.waiting = state.waiting, []
         held, state.held = state.held, []
-        _compute_all(held)
-        for event in waiting:
-            state.file.write(json.dumps(_plain(event)) + "\n")
+        try:
+            _compute_all(held)
+            for event in waiting:
+                state.file.write(json.dumps(_plain(event)) + "\n")
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"[:2000]
+            state.file.write(json.dumps({"event": "failed", "at": None, "why": why}) + "\n")
         state.file.flush()
 
 
@@ -315,6 +325,16 @@ def _after_torch(torch: Any) -> None:
         _watch_draws(torch)
 
 
+def _after_multiprocessing(util: Any) -> None:
+    """A child of multiprocessing ends without `atexit`, and forgets what it was to do before."""
+
+    def in_child(_: Any) -> None:
+        util.Finalize(None, _flush, exitpriority=100)
+
+    assert _state is not None
+    util.register_after_fork(_state, in_child)
+
+
 def _after_numpy(numpy: Any) -> None:
     numpy.random.seed(SEED)
 
@@ -365,8 +385,12 @@ def _kept(tensor: Any) -> Any:
     torch = _module("torch")
 
     with torch.no_grad():
-        held = tensor.detach().clone()
+        held = tensor.detach().clone() if tensor.device.type == "xla" else tensor.detach().cpu()
         held = torch.view_as_real(held) if held.is_complex() else held
+        if held.device.type != "xla":
+            # Only XLA is lazy; the device of an emulator is gone when the process ends.
+            value = held.to(torch.float64, copy=True)
+            return lambda: value
     assert _state is not None
     _state.held.append(held)
     return lambda: held.cpu().double()
@@ -402,8 +426,33 @@ def _note_step(opt: Any) -> None:
                 }
             )
     _emit(
-        {"event": "step", "at": _place(), "optimizer": type(opt).__name__, "parameters": parameters}
+        {
+            "event": "step",
+            "at": _place(),
+            "optimizer": type(opt).__name__,
+            "groups": [_settings(group) for group in opt.param_groups],
+            "parameters": parameters,
+        }
     )
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """What an optimizer's group sets: numbers, and lists of them, such as ``betas``."""
+    torch = _module("torch")
+
+    found: dict[str, Any] = {}
+    for name, value in group.items():
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        # To ask XLA for a learning rate in a tensor would change what it compiles.
+        if name == "params" or any(
+            getattr(v, "device", torch.device("cpu")).type == "xla" for v in values
+        ):
+            continue
+        several = isinstance(value, (list, tuple))
+        values = [v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for v in values]
+        if all(v is None or isinstance(v, (bool, int, float, str)) for v in values):
+            found[name] = values if several else values[0]
+    return found
 
 
 def _described(kept: Any) -> dict[str, Any]:
@@ -621,6 +670,7 @@ def _after_torch_xla(torch_xla: Any) -> None:
     _as_tpu(xm, "xla_real_devices", lambda value: [v.replace("CPU", "TPU") for v in value])
     _as_tpu(torch_xla, "real_devices", lambda value: [v.replace("CPU", "TPU") for v in value])
     _as_tpu(xr, "device_type", lambda value: "TPU" if value == "CPU" else value)
+    _flush_at_exit()
     stream = _stream
     assert stream is not None
     get = xm.get_rng_state
@@ -698,6 +748,7 @@ def _after_amp(amp: Any) -> None:
 
 
 _THEN = {
+    "multiprocessing.util": _after_multiprocessing,
     "torch": _after_torch,
     "numpy": _after_numpy,
     "torch_xla": _after_torch_xla,

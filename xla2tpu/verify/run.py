@@ -17,6 +17,7 @@ from typing import NamedTuple
 from xla2tpu.verify import recorder
 from xla2tpu.verify.record import Record, read_events
 
+OLDEST_TORCH = (2, 11)
 _HERE = Path(__file__).resolve().parent
 _GRACE = 3.0
 _TAIL = 4000
@@ -136,6 +137,9 @@ def record(program: Program, way: Way, scratch: Path, trace: bool = False) -> Re
         if before.get(name) != digest and not name.split("/")[-1].startswith(_NOT_COMPARED)
     ]
     told = read_events(str(events))
+    failed = next((e for all_ in told.ranks.values() for e in all_ if e["event"] == "failed"), None)
+    if failed is not None:
+        raise RunError(f"{way.origin}: a part of the run could not be recorded: {failed['why']}")
     tail = (scratch / "stderr").read_bytes()[-_TAIL:].decode("utf-8", errors="replace")
     return Record(
         way.origin,
@@ -294,11 +298,20 @@ def _strays(config: Path) -> list[int]:
     return found
 
 
-def check_interpreter(python: str, modules: tuple[str, ...], timeout: float = 60) -> None:
-    """Raise `RunError` unless an interpreter can be run and has the modules."""
+def check_interpreter(
+    python: str,
+    modules: tuple[str, ...],
+    torch: tuple[int, int] | None = None,
+    timeout: float = 60,
+) -> None:
+    """Raise `RunError` unless an interpreter can be run and has the modules, and at least this
+    release of torch.
+    """
     code = (
-        "import importlib.util, sys; "
-        f"print([m for m in {list(modules)!r} if importlib.util.find_spec(m) is None])"
+        "import importlib.metadata, importlib.util; "
+        f"missing = [m for m in {list(modules)!r} if importlib.util.find_spec(m) is None]; "
+        "print(*missing); "
+        f"print(importlib.metadata.version('torch') if {torch is not None} and not missing else '')"
     )
     begin = time.monotonic()
     try:
@@ -312,6 +325,9 @@ def check_interpreter(python: str, modules: tuple[str, ...], timeout: float = 60
         raise RunError(f"{python} did not answer within {waited:.0f} s") from error
     if done.returncode:
         raise RunError(f"{python} is not a Python that runs: {done.stderr[-500:]}")
-    missing = done.stdout.strip()
-    if missing != "[]":
-        raise RunError(f"{python} lacks {missing[1:-1].replace(chr(39), '')}")
+    missing, installed = done.stdout.split("\n")[:2]
+    if missing:
+        raise RunError(f"{python} lacks {', '.join(missing.split())}")
+    if torch is not None and tuple(map(int, installed.split(".")[:2])) < torch:
+        oldest = ".".join(map(str, torch))
+        raise RunError(f"{python} needs torch {oldest} or newer, not {installed}")

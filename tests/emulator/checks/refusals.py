@@ -275,3 +275,14 @@ def check_package() -> None:
     assert sys.modules["torch.tpu"] is torch.tpu
     with raises(ModuleNotFoundError, "torch_tpu._internal"):
         import torch_tpu._internal
+
+
+def check_arguments_of_compile() -> None:
+    x = torch.ones(2, device="tpu")
+    with raises(torch._dynamo.exc.BackendCompilerFailed, "No module named 'torch_xla'"):
+        torch.compile(lambda t: t + 1, backend="openxla")(x)
+    with raises(TypeError, "unexpected keyword argument 'bogus'"):
+        torch.compile(lambda t: t + 1, bogus=1)
+    with raises(TypeError, "unexpected keyword argument 'bogus'"):
+        torch.compile(bogus=1)
+    assert torch.compile(lambda t: t + 1, backend="tpu")(x).tolist() == [2, 2]

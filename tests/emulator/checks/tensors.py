@@ -218,6 +218,45 @@ def check_mixed_devices() -> None:
         torch.nn.functional.scaled_dot_product_attention(x[None], host[None], x[None])
 
 
+def check_mixed_devices_in_indexing() -> None:
+    x, host = torch.arange(6.0, device=TPU), torch.arange(6.0)
+    for index in (torch.tensor([1, 2]), torch.tensor([1, 2], device=TPU)):
+        same(x[index], torch.tensor([1.0, 2.0]))
+        x[index] = torch.tensor([1.0, 2.0], device=TPU)
+        x[index] = torch.tensor(3.0)  # a number
+        same(x[index], torch.tensor([3.0, 3.0]))
+        x[index] = index.to(TPU, torch.float32)
+        with raises(RuntimeError, "Expected all tensors to be on the same device"):
+            x.index_put_((index,), torch.ones(2))
+    index = torch.tensor([1, 2], device=TPU)
+
+    def put() -> None:
+        host.index_put_((index,), torch.ones(2))
+
+    def put_device() -> None:
+        host.index_put_((index,), torch.ones(2, device=TPU))
+
+    for call in (lambda: host[index], put, put_device):
+        with raises(RuntimeError, "indices should be either on cpu or on the same device"):
+            call()
+    torch._foreach_copy_([host], [x + 1])
+    torch._foreach_copy_([x], [host])
+    same(x, torch.arange(1.0, 7.0))
+
+
+def check_numbers_of_the_cpu_that_are_none() -> None:
+    number, x = torch.tensor(1.0), torch.tensor(2.0, device=TPU)
+    for call in (
+        lambda: torch.stack([x, number]),
+        lambda: torch.cat([x[None], number[None]]),
+        lambda: torch.stack([number, x]),
+        lambda: torch.nn.functional.nll_loss(torch.zeros(2, device=TPU), torch.tensor(1)),
+        lambda: torch.ones(3, device=TPU).index_select(0, torch.tensor(1)),
+    ):
+        with raises(RuntimeError, "Expected all tensors to be on the same device"):
+            call()
+
+
 def check_numbers_of_the_cpu() -> None:
     x = torch.ones(3, device=TPU)
     same(x + torch.tensor(2.0), torch.full((3,), 3.0))
