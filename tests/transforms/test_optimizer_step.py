@@ -195,6 +195,13 @@ def main(opt=None):
         (SCRIPT + '\n\nif __name__ == "__main__":\n    start(main)\n', False),
         (SCRIPT.replace("main(opt=None)", "main(rank)") + GUARD, False),
         (SCRIPT + '    os.environ["LOCAL_RANK"]\n' + GUARD, False),
+        (SCRIPT + '    parser.add_argument("--local-rank")\n' + GUARD, False),
+        ("from own import deco\n" + SCRIPT.replace("def", "@deco\ndef") + GUARD, False),
+        ("from own import Base\n" + SCRIPT + "\n\nclass A(Base):\n    pass\n" + GUARD, False),
+        ("from own import prepare\n" + SCRIPT + "    prepare()\n" + GUARD, False),
+        ("from .own import init\n" + SCRIPT + "    init()\n" + GUARD, False),
+        ("from own import *\n" + SCRIPT + "    prepare()\n" + GUARD, False),
+        ("from own import Net, load_data\n" + SCRIPT + "    Net(load_data())\n" + GUARD, True),
         (SCRIPT.replace("main", "_mp_fn") + GUARD.replace("main()", "_mp_fn()"), False),
     ],
 )
