@@ -378,6 +378,13 @@ def test_no_fix_of_one_place_leaves_a_half(name: str) -> None:
         )
 
 
+def test_a_private_name_keeps_its_own_loader_only() -> None:
+    made = "(loader, device):\n    dl = pl.MpDeviceLoader(loader, device)\n"
+    private = f"\n\ndef a{made}    dl._batches_per_execution = 3\n"
+    _, result = migrated(f"{PL}{private}\n\ndef b{made}    return dl\n", todo=False)
+    assert [f.line for f in result.findings if f.reason is not None] == [5, 6]
+
+
 def test_imports_of_what_is_moved_on_stay() -> None:
     head = f"{PL}import data\nimport settings\n\n\ndef train(step):\n"
     para = "    para = pl.ParallelLoader(data.loader, [settings.device])\n"
