@@ -54,6 +54,13 @@ def test_collectives_of_a_single_process() -> None:
     out = torch.zeros(2)
     assert it.all_gather(value, output=out) is out
     assert out.tolist() == [1.0, 2.0]
+    assert [t.tolist() for t in it.all_gather([value, value])] == [[1.0, 2.0]] * 2
+    outs = [torch.zeros(2), torch.zeros(2)]
+    assert it.all_gather([value, value], 0, outs)[1] is outs[1]
+    assert [t.tolist() for t in outs] == [[1.0, 2.0]] * 2
+    shards = it.reduce_scatter("sum", [value, 2 * value], 0.5, 0, 1, output=outs)
+    assert shards[1] is outs[1]
+    assert [t.tolist() for t in outs] == [[0.5, 1.0], [1.0, 2.0]]
     assert it.reduce_scatter("sum", value, 0.5, 0, 1).tolist() == [0.5, 1.0]
     with pytest.raises(ValueError, match="shard_count is 2, but there are 1 processes"):
         it.reduce_scatter("sum", value, 0.5, 0, 2)

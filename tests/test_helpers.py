@@ -297,6 +297,21 @@ def test_device_loader_moves_what_is_in_a_batch() -> None:
     assert not batches[9].x.is_meta
 
 
+def test_device_loader_moves_what_refers_to_itself() -> None:
+    parent, child = Plain(torch.ones(1)), Plain(torch.ones(1))
+    parent.child, child.parent, parent.torch = child, parent, torch
+    mapping: dict[str, Any] = {"x": torch.ones(1)}
+    mapping["self"] = mapping
+    loader = make("DeviceLoader")([parent, mapping, {torch.ones(1)}], "meta")
+    moved, again, group = loader
+    assert (moved.x.is_meta, moved.child.x.is_meta, moved.torch is torch) == (True, True, True)
+    assert moved.child.parent is moved
+    assert again["x"].is_meta
+    assert again["self"] is again
+    assert [t.is_meta for t in group] == [True]
+    assert not child.x.is_meta
+
+
 def test_device_loader_stands_for_the_loader() -> None:
     data = torch.utils.data
     inner = data.DataLoader(data.TensorDataset(torch.ones(6)), batch_size=4)

@@ -10,6 +10,7 @@ import libcst as cst
 from xla2tpu.changes import Builder
 from xla2tpu.devices import DEVICE_CALLS
 from xla2tpu.flow import reaching, stays
+from xla2tpu.nodes import descendants
 from xla2tpu.scopes import Scope
 
 # Names that no string, dict, list or tuple has, and that a tensor has.
@@ -106,7 +107,8 @@ def moves(
     if not stays(builder.tree, device, loop.scope, since):
         return None
     names = _names(loop.target)
-    if names is None:
+    roots = {n.value for n in descendants(device) if isinstance(n, cst.Name)}
+    if names is None or roots.intersection(names):
         return None
     single = isinstance(loop.target, cst.Name)
     found: list[str] = []
@@ -232,7 +234,9 @@ def _use(load: cst.Name, scope: Scope, builder: Builder) -> int:
         case cst.UnaryOperation():
             return UNKNOWN if isinstance(parent.operator, cst.Not) else TENSOR
         case cst.ComparisonTarget():
-            return OTHER if isinstance(parent.operator, (cst.In, cst.NotIn)) else LIKELY
+            return OTHER if isinstance(parent.operator, _OF_OBJECTS) else LIKELY
+        case cst.Comparison() if any(_asks_for_none(t) for t in parent.comparisons):
+            return OTHER
         case cst.Comparison() | cst.Return() | cst.Yield() | cst.Element():
             return LIKELY
         case cst.DictElement() if parent.value is load:
@@ -243,6 +247,16 @@ def _use(load: cst.Name, scope: Scope, builder: Builder) -> int:
             names = [isinstance(t.target, cst.Name) for t in parent.targets]
             return UNKNOWN if all(names) else OTHER
     return UNKNOWN
+
+
+_OF_OBJECTS = (cst.In, cst.NotIn, cst.Is, cst.IsNot)
+
+
+def _asks_for_none(target: cst.ComparisonTarget) -> bool:
+    """Whether something is compared by identity, or with None: it need not be a tensor."""
+    other = target.comparator
+    none = isinstance(other, cst.Name) and other.value == "None"
+    return none or isinstance(target.operator, (cst.Is, cst.IsNot))
 
 
 def _argument(arg: cst.Arg, scope: Scope, builder: Builder) -> int:

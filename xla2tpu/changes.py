@@ -29,7 +29,9 @@ _TAIL = re.compile(r"(,?)((?:\s|#[^\r\n]*(?:\r\n|\r|\n))*)\)\Z")
 _OPENING = re.compile(r"\(((?:\s|#[^\r\n]*(?:\r\n|\r|\n))*)(?:\w+\s*=\s*)?\Z")
 _REMARK = re.compile(r",([ \t]*#[^\r\n]*)((?:\r\n|\r|\n)[ \t]*)")
 _NEWLINE = re.compile(r"[\r\n]")
-_BROKEN = re.compile(r"[\w.]+\(([ \t]*(?:\r\n|\r|\n)[ \t]*)")
+_BROKEN = re.compile(r"[\w.]+\(([ \t]*(?:#[^\r\n]*)?(?:\r\n|\r|\n)[ \t]*)")
+_ABOVE = re.compile(r",[^\r\n]*[\r\n]\s*((?:#[^\r\n]*(?:\r\n|\r|\n)[ \t]*)+)(?:\w+\s*=\s*)?\Z")
+_OF_LAST = re.compile(r"[ \t]*#[^\r\n]*")
 _EQUAL = re.compile(r"((?:(?! (?:==|and|or|if|not) ).)*) == ([\w\"']+)")
 
 _QUERIES = frozenset(
@@ -379,20 +381,25 @@ class Builder:
                 return new[: called.start() + 1] + opening[1] + (called[1] or "")
             # The first arguments go: what stays begins on the line where they began.
             broken = _BROKEN.match(old)
-            if broken and called and not opening and "#" not in old:
-                return new[: called.start() + 1] + broken[1] + (called[1] or "")
+            if broken and called and not opening:
+                above = _ABOVE.search(old)  # comments on lines of their own, above what stays
+                start = broken[1] + (above[1] if above else "")
+                return new[: called.start() + 1] + start + (called[1] or "")
             return new
         if last and new.endswith(")"):
             tail = _TAIL.search(old)
             if tail is None:
                 return new
+            comma, rest = tail[1], tail[2]
+            if _NEWLINE.search(old[: tail.start()]):
+                rest = _OF_LAST.sub("", rest, count=1) if _OF_LAST.match(rest) else rest
             remark = _REMARK.match(old) if new == ")" else None
             if remark and len(remark[0]) < len(old) - len(tail[0]):
                 # The comment of the last argument that stays.
-                end = tail[2] if _NEWLINE.search(tail[2]) else remark[2]
+                end = rest if _NEWLINE.search(rest) else remark[2]
                 return f",{remark[1]}{end})"
             if new == ")":
-                return tail[0]
+                return f"{comma}{rest})"
             if new.startswith(", ") and ("\n" in tail[2] or "\r" in tail[2]):
                 line = self.line_indent(at)
                 added = re.sub(r"\)\Z", "", new[2:])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import libcst as cst
 
@@ -225,6 +226,7 @@ class Loaders:
             return
         since = self.tree.span(held.statement)[1]
         simple = all(stays(self.tree, e, site.scope, since) for e in (loader, device))
+        simple = simple and (isinstance(loader, cst.Name) or self._follows(held))
         dissolves = held.certain and simple and bool(feeds) and _deletable(held)
         main = Change(replaced=[site.expression])
         changes[site] = main
@@ -258,7 +260,8 @@ class Loaders:
                 text: list[Piece] = [Slice(use.node)]
                 if value.form == ITERATOR:
                     text = ["iter(", Slice(use.node), ")"]
-                changes[feed] = self._replaced(feed, text)
+                fits = self._fits(value)
+                changes[feed] = self._replaced(feed, text) if fits else "unsupported-form"
                 changes.update(self._called(value, [s for s in inner if feed in s.makers]))
         self._settle(group, changes)
 
@@ -410,6 +413,19 @@ class Loaders:
             value.moved.append((loop, names))
         value.form = PLAIN
 
+    def _follows(self, held: Held) -> bool:
+        """Whether the one use of a name is the loop right after the assignment.
+
+        Then nothing comes between that could give an attribute another value.
+        """
+        uses = [u for u in held.uses if not u.kind.startswith("delete") and u.kind != "close"]
+        line = self.tree.parent(held.statement)
+        suite = self.tree.parent(line) if isinstance(line, cst.SimpleStatementLine) else None
+        if len(uses) != 1 or not isinstance(suite, (cst.IndentedBlock, cst.Module)):
+            return False
+        after = next((b for a, b in pairwise(suite.body) if a is line), None)
+        return isinstance(after, cst.For) and self.tree.is_within(uses[0].node, after.iter)
+
     def _repeats(self, node: cst.CSTNode, once: cst.CSTNode) -> bool:
         """Whether a place is in a loop that what is done once is not in."""
         return any(
@@ -437,9 +453,9 @@ class Loaders:
         """The change of the site that makes the value."""
         site = value.site
         others = value.held.uses if value.held is not None else []
+        if not self._fits(value):
+            return "unsupported-form"
         if value.form == ITERATOR:
-            if any(u.kind not in ("next", "loop", "delete", "delete-item") for u in others):
-                return "unsupported-form"
             return self._replaced(site, self._iterator(value))
         if value.form == WRAPPED:
             lost = {"private"} if site.path == MP else {"private", "inner"}
@@ -455,6 +471,40 @@ class Loaders:
                 for line in self._move(loop, names, self.tree.source(value.device)):
                     change.inserts.append(Insert(loop.node, (line,)))
         return change
+
+    def _fits(self, value: Value) -> bool:
+        """Whether what is done with a value can be done with what takes its place."""
+        uses = value.held.uses if value.held is not None else []
+        if value.form == ITERATOR and any(u.kind not in _ON_ITERATOR for u in uses):
+            return False
+        return all(self._iterates(n) for n in (value.site.expression, *(u.node for u in uses)))
+
+    def _iterates(self, node: cst.CSTNode) -> bool:
+        """Whether ``iter(node)``, if that is there, is used as any iterator is.
+
+        The iterator of torch_xla had a length and ``next()`` too; that of the wrapper has not.
+        """
+        arg = self.tree.parent(node)
+        call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None
+        if not isinstance(call, cst.Call):
+            return True
+        scope = self.tree.scope(call)
+        if self.builder.callee(call, scope) != "builtins.iter":
+            return True
+        statement = self.tree.parent(call)
+        if not isinstance(statement, cst.Assign):
+            return self._use(call, scope).kind in ("next", "loop")
+        target = statement.targets[0].target
+        if len(statement.targets) != 1:
+            return False
+        if isinstance(target, cst.Attribute):
+            named = self.tree.attributes[target.attr.value]
+            loads = [(n, self.tree.scope(n)) for n in named if id(n) not in self.tree.stored]
+        elif isinstance(target, cst.Name) and (owner := scope.owner(target.value)) is not None:
+            loads = [*self.tree.loads_of(target.value, owner)]
+        else:
+            return False
+        return not any(self._use(n, s).kind in _LOST for n, s in loads)
 
     def _explain(self, site: Site, form: str) -> None:
         if form == PLAIN:
@@ -476,6 +526,8 @@ class Loaders:
         since = self.tree.span(held.statement)[1]
         same = isinstance(loader, cst.Name) and loader.value == held.target.value
         certain = same or stays(self.tree, loader, site.scope, since)
+        if not isinstance(loader, cst.Name):
+            certain = certain and self._follows(held)
         if not certain or not (same or _deletable(held)):
             change = self._replaced(site, [self._slice(loader, site)])
             if isinstance(change, Change):
@@ -580,6 +632,8 @@ class Loaders:
 
 # What takes no batch from a loader.
 _LOOKED_AT = frozenset({"len", "inner", "private", "delete", "delete-item", "close"})
+_ON_ITERATOR = frozenset({"next", "loop", "delete", "delete-item"})
+_LOST = frozenset({"len", "private", "inner", "attribute", "stored"})
 _ON_PARALLEL = frozenset({"per-device", "close", "delete", "delete-item", "inner"})
 
 

@@ -410,6 +410,12 @@ class Matcher:
             is_class = site.counts and site.path.rpartition(".")[2][:1].isupper()
             if site.fixable or not is_class:
                 continue
+            if (
+                site.call is not None
+                and site.rule.code in _LOADERS
+                and not any(s.path == site.path and s.call is None for s in sites)
+            ):
+                continue  # nothing asks what class a loader is of
             for other in sites:
                 if other.path == site.path and other.fixable and not other.follows:
                     other.refuse(site.reason or "unsupported-form")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import libcst as cst
 
@@ -20,9 +21,27 @@ WRAPPERS = {
 # Launch, collectives and process groups, and questions for ranks and counts.
 _OF_SEVERAL = re.compile(r"XLA(50[6-9]|51\d|52\d|113|3\d\d|811|816|819)\Z")
 _LAUNCHERS = re.compile(
-    r"\b((LOCAL_|GROUP_)?RANK|WORLD_SIZE|torchrun|xla_dist|multiprocessing|notebook_launcher"
-    r"|torch\.distributed|init_process_group|lightning|accelerate|ignite|catalyst|_mp_fn)\b"
+    r"\b((LOCAL_|GROUP_)?RANK|WORLD_SIZE|local[-_]rank|world[-_]size|torchrun|xla_dist"
+    r"|multiprocessing|notebook_launcher|torch\.distributed|init_process_group|lightning"
+    r"|accelerate|ignite|catalyst|_mp_fn)\b"
 )
+# Modules that start no processes by themselves, beside the standard library.
+_QUIET = frozenset(
+    {"PIL", "albumentations", "builtins", "cv2", "datasets", "einops", "evaluate", "matplotlib",
+     "numpy", "omegaconf", "pandas", "scipy", "seaborn", "sklearn", "tensorboardX", "timm",
+     "tokenizers", "torch", "torch_xla", "torchaudio", "torchmetrics", "torchtext", "torchvision",
+     "tqdm", "transformers", "wandb", "yaml"}
+)  # fmt: skip
+_KNOWN = _QUIET | sys.stdlib_module_names
+_MODULE = frozenset({"__file__", "__name__", "__doc__"})
+_DATA_OR_MODEL = re.compile(
+    r"data|loader|batch|sampler|transform|token|vocab|model|net\Z|net_|loss|metric|criterion"
+    r"|optimizer|schedule|args|config|seed|logg", re.IGNORECASE,
+)  # fmt: skip
+_STARTS = re.compile(
+    r"dist|parallel|ddp|fsdp|rank|launch|spawn|start|process|worker|train|run|init|setup|set_up"
+    r"|engine|fabric|accelerat|strategy|xla|tpu", re.IGNORECASE,
+)  # fmt: skip
 _INDEX = frozenset({"index", "rank", "local_rank", "ordinal"})
 
 
@@ -42,7 +61,55 @@ def is_script(builder: Builder) -> bool:
         return False
     if any(_OF_SEVERAL.match(site.rule.code) for site in builder.sites.values()):
         return False
-    return _LAUNCHERS.search(tree.text) is None and not _hands_on_functions(builder)
+    if _LAUNCHERS.search(tree.text) is not None or _hands_on_functions(builder):
+        return False
+    return not _relies_on_others(builder)
+
+
+def _relies_on_others(builder: Builder) -> bool:
+    """Whether code that is not in sight may start several processes around what the file does.
+
+    That may be the base of a class, a decorator, or a function that is called; those that make
+    data and models by their names are taken for what they say.
+    """
+    tree = builder.tree
+    for node in descendants(tree.module):
+        asked: list[cst.BaseExpression] = []
+        if isinstance(node, cst.ClassDef):
+            asked = [base.value for base in node.bases] + [d.decorator for d in node.decorators]
+        elif isinstance(node, cst.FunctionDef):
+            asked = [d.decorator for d in node.decorators]
+        elif isinstance(node, cst.Call) and not _names_data(node, builder):
+            asked = [node.func]
+        if any(_is_foreign(e, tree.scope(node), builder) for e in asked):
+            return True
+    return False
+
+
+def _names_data(call: cst.Call, builder: Builder) -> bool:
+    """Whether the name of what is called says that it makes data, a model or the like."""
+    word = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
+    name = word.value if isinstance(word, cst.Name) else ""
+    path = builder.callee(call, builder.tree.scope(call)) or name
+    last = path.rpartition(".")[2]
+    makes = _DATA_OR_MODEL.search(last) or last[:1].isupper()
+    return bool(makes) and not any(_STARTS.search(n) for n in (name, last))
+
+
+def _is_foreign(node: cst.BaseExpression, scope: Scope, builder: Builder) -> bool:
+    """Whether an expression means a thing of another module that may start processes."""
+    while isinstance(node, cst.Call):
+        node = node.func
+    root: cst.BaseExpression = node
+    while isinstance(root, (cst.Attribute, cst.Call, cst.Subscript)):
+        root = root.func if isinstance(root, cst.Call) else root.value
+    if not isinstance(root, cst.Name):
+        return False
+    owner = scope.owner(root.value)
+    if owner is None:  # a builtin, or out of a star import
+        return builder.names.name(root.value, scope).path is None and root.value not in _MODULE
+    paths = [b.path for b in owner.bindings[root.value] if b.path is not None]
+    return any(path.partition(".")[0] not in _KNOWN for path in paths)
 
 
 def _is_main_guard(node: cst.CSTNode) -> bool:

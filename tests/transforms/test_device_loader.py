@@ -326,6 +326,40 @@ def test_no_wrapper_where_the_loop_is_in_sight(name: str) -> None:
     assert "DeviceLoader" not in migrated(function(BODIES[name]))[0]
 
 
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("for device, y in pl.MpDeviceLoader(loader, device):\n    step(device, y)",
+         "for device, y in DeviceLoader(loader, device):"),
+        ("for x, y in pl.MpDeviceLoader(loader, device):\n    if y is None:\n        step(x)",
+         "for x, y in DeviceLoader(loader, device):"),
+        ("for x, y in pl.MpDeviceLoader(loader, device):\n    if y != None:\n        step(x)",
+         "for x, y in DeviceLoader(loader, device):"),
+        ("dl = pl.MpDeviceLoader(step.loader, device)\nstep.reset()\nfor x, y in dl:\n"
+         "    step(x.sum(), y.sum())", "dl = step.loader"),
+        ("dl = pl.MpDeviceLoader(step.loader, device)\nfor x, y in dl:\n"
+         "    step(x.sum(), y.sum())", "for x, y in step.loader:"),
+        ("for x in iter(pl.MpDeviceLoader(loader, device)):\n    step(x, x)",
+         "for x in iter(DeviceLoader(loader, device)):"),
+    ],
+)  # fmt: skip
+def test_what_a_loop_shows_and_hides(body: str, line: str) -> None:
+    assert f"    {line}\n" in migrated(function(body))[0]
+
+
+@pytest.mark.parametrize(
+    "use", ["len(it)", "it.next()", "it.batch_size", "it._loader"],
+)  # fmt: skip
+def test_iterator_with_more_than_next(use: str) -> None:
+    for made in ("pl.MpDeviceLoader(loader, device)",
+                 "pl.ParallelLoader(loader, [device]).per_device_loader(device)"):  # fmt: skip
+        source = (
+            f"{PL}\n\ndef train(step, loader, device):\n    it = iter({made})\n    step({use})\n"
+        )
+        result = check_noop(source, todo=False)
+        assert "unsupported-form" in {f.reason for f in result.findings}
+
+
 @pytest.mark.parametrize("name", BODIES)
 def test_no_fix_of_one_place_leaves_a_half(name: str) -> None:
     source = function(BODIES[name])
@@ -344,12 +378,21 @@ def test_no_fix_of_one_place_leaves_a_half(name: str) -> None:
         )
 
 
+def test_a_private_name_keeps_its_own_loader_only() -> None:
+    made = "(loader, device):\n    dl = pl.MpDeviceLoader(loader, device)\n"
+    private = f"\n\ndef a{made}    dl._batches_per_execution = 3\n"
+    _, result = migrated(f"{PL}{private}\n\ndef b{made}    return dl\n", todo=False)
+    assert [f.line for f in result.findings if f.reason is not None] == [5, 6]
+
+
 def test_imports_of_what_is_moved_on_stay() -> None:
     head = f"{PL}import data\nimport settings\n\n\ndef train(step):\n"
     para = "    para = pl.ParallelLoader(data.loader, [settings.device])\n"
-    text, _ = migrated(f"{head}{para}    step(para.per_device_loader(settings.device))\n")
+    text, _ = migrated(
+        f"{head}{para}    for x in para.per_device_loader(settings.device):\n        step(x, x)\n"
+    )
     assert "import data\nimport settings\n" in text
-    assert "    step(DeviceLoader(data.loader, settings.device))\n" in text
+    assert "    for x in DeviceLoader(data.loader, settings.device):\n" in text
     loop = "    for x, y in para.per_device_loader(settings.device):\n        step(x, y)\n"
     text, _ = migrated(f"{head}{para}{loop}")
     assert text == (

@@ -192,7 +192,7 @@ def test_guard_is_put_around_a_call_at_the_top() -> None:
     source = HEAD + "def worker(index):\n    print(index)\n\n\nif 1:\n    xmp.spawn(\n"
     source += "        worker,\n        nprocs=8,  # all\n    )\n\n\ndef later():\n    pass\n"
     assert tail(source).endswith(
-        'if 1:\n    if __name__ == "__main__":\n        launch(\n            worker,  # all\n'
+        'if 1:\n    if __name__ == "__main__":\n        launch(\n            worker,\n'
         "        )\n\n\ndef later():\n    pass\n"
     )
 

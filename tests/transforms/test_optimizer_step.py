@@ -161,6 +161,19 @@ def test_left_to_a_person(call: str, reason: str) -> None:
     assert [f.reason for f in result.findings] == [reason]
 
 
+def test_comments_inside_a_call() -> None:
+    call = "xm.optimizer_step(\n    opt,  # the optimizer\n    barrier=True,  # barrier\n)  # end"
+    text, _ = migrated(f"{XM}\n\n{body(call)}")
+    kept = body("average_and_step(\n    opt,  # the optimizer\n)  # end")
+    assert text.endswith(kept)
+    call = "xm.mesh_reduce(  # reduce\n    'tag',  # tag\n    # how\n    opt,  # value\n    sum\n)"
+    text, _ = migrated(f"{XM}\n\n{body(call)}")
+    assert text.endswith(body("mesh_reduce(  # reduce\n    # how\n    opt,  # value\n    sum\n)"))
+    call = "xm.all_gather(\n    opt,\n    0,\n    pin_layout=False  # dropped\n)"
+    text, _ = migrated(f"{XM}\n\n{body(call)}")
+    assert text.endswith(body("all_gather(\n    opt,\n    dim=0\n)"))
+
+
 def test_single_process_by_configuration() -> None:
     calls = [before for before, _ in (*STATEMENTS.values(), *EXPRESSIONS.values())]
     calls.append("xm.optimizer_step(opt, optimizer_args={'closure': make})")
@@ -195,6 +208,13 @@ def main(opt=None):
         (SCRIPT + '\n\nif __name__ == "__main__":\n    start(main)\n', False),
         (SCRIPT.replace("main(opt=None)", "main(rank)") + GUARD, False),
         (SCRIPT + '    os.environ["LOCAL_RANK"]\n' + GUARD, False),
+        (SCRIPT + '    parser.add_argument("--local-rank")\n' + GUARD, False),
+        ("from own import deco\n" + SCRIPT.replace("def", "@deco\ndef") + GUARD, False),
+        ("from own import Base\n" + SCRIPT + "\n\nclass A(Base):\n    pass\n" + GUARD, False),
+        ("from own import prepare\n" + SCRIPT + "    prepare()\n" + GUARD, False),
+        ("from .own import init\n" + SCRIPT + "    init()\n" + GUARD, False),
+        ("from own import *\n" + SCRIPT + "    prepare()\n" + GUARD, False),
+        ("from own import Net, load_data\n" + SCRIPT + "    Net(load_data())\n" + GUARD, True),
         (SCRIPT.replace("main", "_mp_fn") + GUARD.replace("main()", "_mp_fn()"), False),
     ],
 )

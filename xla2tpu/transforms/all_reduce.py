@@ -14,6 +14,11 @@ _DROPPED = (
     "Say what is meant: a dropped result of a single tensor changed nothing; dist.all_reduce would"
     " change the tensor."
 )
+_NONE = "`{api}` had no effect here: a single tensor stays as it was, and the result is dropped"
+_NO_EFFECT = (
+    "`{api}` had no effect here if it was given a single tensor: the tensor stays as it was, and"
+    " the result is dropped"
+)
 _INTEGERS = "`{api}` of bits takes integer tensors only: cast a bool tensor before it"
 _PARTS = frozenset({"clone", "detach", "float", "mean", "sum", "to", "tensor", "double", "long"})
 _SEQUENCES = frozenset({"builtins.list", "builtins.sorted"})
@@ -31,10 +36,11 @@ def all_reduce(site: Site, builder: Builder) -> Change | str:
     if site.context != "value":
         what = _kind(args["inputs"].value, site.scope, builder)
         if what == "tensor":
-            site.advice = _DROPPED
+            site.message, site.advice = _NONE, _DROPPED
             return "no-effect"
         if what is None:
             site.applicability, site.advice = Applicability.UNSAFE, _DROPPED
+            site.message = _NO_EFFECT
     return builder.replace(site, _TEMPLATE, helpers=["all_reduce"])
 
 

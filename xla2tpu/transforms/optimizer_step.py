@@ -76,10 +76,11 @@ def _averaged(
     extra: dict[str, Piece],
     builder: Builder,
 ) -> Change | str:
-    """Both calls, as statements where they fit, else in one helper."""
+    """Both calls, as statements where they fit, else in one helper, which keeps comments inside."""
     step = f"{{optimizer}}.step({arguments})"
     statement = builder.tree.statement(site.expression)
-    if _is_repeatable(optimizer):
+    lines = builder.tree.source(site.expression).splitlines()
+    if _is_repeatable(optimizer) and not any("#" in line for line in lines[:-1]):
         if isinstance(statement, cst.Expr) and statement.value is site.expression:
             alone = syntax.small_statement_alone(builder.tree, statement)
             between = "\n" if alone else "; "
