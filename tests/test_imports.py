@@ -384,3 +384,22 @@ def test_unless_the_line_gets_too_long() -> None:
         "    return dist.get_rank() if dist.is_initialized() else 0\n\n\n"
         + before.format("global_rank()"),
     )
+
+
+def test_a_file_that_imports_torch_lazily_stays_so() -> None:
+    """A helper would need torch at the top of the file."""
+    use = """\
+def is_{0}():
+    import {1}
+
+    return {2} == "{0}"
+"""
+    accelerator = (
+        "(torch.accelerator.current_accelerator(check_available=True) or "
+        'torch.device("cpu")).type.upper()'
+    )
+    names = ("TPU", "CUDA")
+    before = "\n\n".join(
+        use.format(n, "torch_xla.runtime as xr", "xr.device_type()") for n in names
+    )
+    check_transformed(before, "\n\n".join(use.format(n, "torch", accelerator) for n in names))

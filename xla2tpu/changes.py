@@ -88,7 +88,8 @@ class Builder:
         expression = node if node is not None else site.expression
         assert isinstance(expression, cst.BaseExpression)
         change = Change(replaced=[expression])
-        room = self._room(site.expression if node is None else node)
+        # A helper would bring its imports to the top of the file.
+        room = None if self._is_lazy(site) else self._room(expression)
         source, imports = self._inlined(template, helpers, imports, change, room)
         compiled = compile_template(source)
         quote = self._quote_at(expression)
@@ -254,11 +255,12 @@ class Builder:
         helpers: Iterable[str],
         imports: Iterable[str],
         change: Change,
-        room: int = _LINE,
+        room: int | None = _LINE,
     ) -> tuple[str, list[str]]:
         """The template with the inline forms of helpers that are called once in the file.
 
-        And where these leave the line as long as lines may be: ``room`` is what is left of it.
+        And where these leave the line as long as lines may be: ``room`` is what is left of it,
+        None where the inline form has to be taken.
         """
         needed = list(imports)
         for name in helpers:
@@ -267,12 +269,22 @@ class Builder:
             local = self.naming.helper(helper)
             alone = self.helper_uses.get(name, 0) <= 1 and not self.naming.present(helper, local)
             inline = helper.inline
-            if inline is not None and alone and len(inline) <= room and template.count(call) == 1:
+            fits = room is None or (alone and len(inline or "") <= room)
+            if inline is not None and fits and template.count(call) == 1:
                 template = inline if template == call else template.replace(call, f"({inline})")
                 needed.extend(helper.imports)
             else:
                 self.use_helper(change, name)
         return template, needed
+
+    def _is_lazy(self, site: Site) -> bool:
+        """Whether torch_xla is imported in the function alone, in a file without torch."""
+        if site.meaning is None or "torch" in self.tree.root.bindings:
+            return False
+        return any(
+            b.kind in ("import", "from") and b.scope.kind == "function"
+            for b in site.meaning.bindings
+        )
 
     def _room(self, node: cst.CSTNode) -> int:
         """How long the text in place of a node may be until its line gets too long."""
