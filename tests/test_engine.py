@@ -415,3 +415,20 @@ def test_an_import_for_quoted_annotations_is_not_called_fixable() -> None:
         ("XLA001", "annotation"),
         ("XLA007", "annotation"),
     ]
+
+
+STABLE = {
+    "an unused import of spmd": "import torch_xla.runtime as xr\n"
+    "from torch_xla.distributed.spmd import auto_policy\n\n"
+    "n = xr.global_runtime_device_count()\n",
+    "a tag that is spelled like a name": f"{XM}xm.save(x, f)\n"
+    'xm.rendezvous("torch_xla.core.xla_model.save")\n',
+}
+
+
+@pytest.mark.parametrize("text", STABLE.values(), ids=STABLE)
+def test_a_second_run_finds_nothing_new(text: str) -> None:
+    result = run(text, Mode.MIGRATE, unsafe=True)
+    assert result.error is None
+    assert result.output is not None
+    assert b"torch_xla" not in result.output.replace(b'"torch_xla.core', b"")

@@ -130,3 +130,16 @@ def test_variables_in_dictionaries(use: str, reason: str) -> None:
     result = check_noop(f"import os\n\n{use}", todo=False)
     assert [f.reason for f in result.findings] == [reason]
     check_noop(f"import os\n\n{use.replace('os.environ', 'os.other')}", todo=False)
+
+
+def test_a_guard_of_another_package_stays_marked_once_the_rest_is_gone() -> None:
+    head = (
+        "import torch.distributed as dist\nfrom pytorch_lightning.utilities import _TPU_AVAILABLE\n"
+    )
+    use = "\n\ndef f():\n{0}    return _TPU_AVAILABLE and {1} > 1\n"
+    todo = "    # TODO(xla2tpu): XLA006 Take the test out, or test "
+    todo += "torch.accelerator.current_accelerator() instead.\n"
+    check_transformed(
+        f"{head}import torch_xla.core.xla_model as xm\n" + use.format("", "xm.xrt_world_size()"),
+        head + use.format(todo, "(dist.get_world_size() if dist.is_initialized() else 1)"),
+    )

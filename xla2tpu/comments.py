@@ -13,6 +13,8 @@ _NOQA = re.compile(r"#\s*noqa\s*:\s*([A-Za-z]+\d+(?:[,\s]+[A-Za-z]+\d+)*)", re.I
 _NOQA_OURS = re.compile(rf"noqa\s*:[^\n]*(?:{'|'.join(FAMILIES)})\d", re.I)
 _IGNORE = re.compile(r"#\s*xla2tpu:\s*ignore\[([^\]]*)\]")
 _IGNORE_FILE = re.compile(r"#\s*xla2tpu:\s*ignore-file(?:\[([^\]]*)\]|(?![\w\[-]))")
+# What a marker begins with.
+MARK = "# TODO(xla2tpu):"
 _TO_US = re.compile(r"#\s*xla2tpu\s*:.*", re.I)
 _MARKER = re.compile(r"[ \t\f]*# TODO\(xla2tpu\): (" + CODE + r")\b")
 
@@ -129,4 +131,4 @@ def read_lines(text: str) -> Comments:
 
 def marker(indent: str, code: str, advice: str) -> str:
     """The comment line that marks a place left to a person."""
-    return f"{indent}# TODO(xla2tpu): {code} {advice}"
+    return f"{indent}{MARK} {code} {advice}"

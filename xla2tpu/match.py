@@ -64,7 +64,10 @@ class Matcher:
         patched = {s.path for s in sites if s.reason == "store-or-delete"}
         for node, _ in self.tree.strings:
             if isinstance(node, cst.SimpleString) and isinstance(node.evaluated_value, str):
-                patched.add(node.evaluated_value)
+                arg = self.tree.parent(node)
+                call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None
+                if id(call) not in by_expression:  # there it is a tag, or the like
+                    patched.add(node.evaluated_value)
         patched |= {p for s in sites if (p := self._patched(s)) is not None}
         for site in sites:
             # What the program itself replaces at run time must be called where it was.
@@ -435,7 +438,8 @@ class Matcher:
 
 def is_single_controller(sites: list[Site]) -> bool:
     """Whether the program is one of SPMD, in which one process drives all devices."""
-    return any(_SPMD.search(s.path) for s in sites)
+    # An import that nothing uses goes, and tells nothing a second time.
+    return any(s.counts and _SPMD.search(s.path) for s in sites)
 
 
 def settle_dependents(sites: list[Site]) -> None:
