@@ -289,3 +289,49 @@ def test_long_lists_of_losses_are_cut() -> None:
     numbers = [row.split()[0] for row in listed if row.endswith("a.py:2")]
     assert numbers == [str(n) for n in [*range(1, 21), *range(81, 101)]]
     assert "   ..." in listed
+
+
+def two_step(bias: float, of_bias: float, of_weight: float = 1.0) -> dict[str, Any]:
+    """A step of a weight, and of a bias whose gradient has the norm ``of_bias``."""
+    made, other = step(0.5), step(bias)
+    made["parameters"][0]["gradient"] = of_weight
+    other["parameters"][0].update(name="bias", gradient=of_bias)
+    made["parameters"] += other["parameters"]
+    return made
+
+
+def test_parameters_that_only_rounding_moves_are_left_out() -> None:
+    a = run(two_step(0.1, 2e-9), two_step(0.2, 0.3))
+    b = run(two_step(-0.1, 3e-9), two_step(-0.2, 0.3))
+    found = compare(a, b)
+    assert differences(found) == []
+    assert any(note.startswith("bias is not compared from step 1 on") for note in found.notes)
+
+
+@pytest.mark.parametrize("gradients", [(0.3, 0.3), (2e-9, 0.3), (0.3, 2e-9), (0.0, 0.0)])
+def test_all_others_are_compared(gradients: tuple[float, float]) -> None:
+    a, b = (run(two_step(v, g)) for v, g in zip((0.1, -0.1), gradients, strict=True))
+    assert differences(compare(a, b)) == [
+        "after step 1 of SGD: bias: element 0 of 1: 0.1 became -0.1"
+    ]
+
+
+def test_what_is_left_out_is_left_out_of_files_too() -> None:
+    def saved(bias: float, variance: float, mean: float) -> dict[str, Any]:
+        values = {
+            name: {**step(value)["parameters"][0], "dtype": "float32"}
+            for name, value in (
+                ("model.bias", bias),
+                ("model.1.running_var", variance),
+                ("model.1.running_mean", mean),
+            )
+        }
+        return {"model.pt": {"kind": "values", "values": values}}
+
+    a = run(two_step(0.1, 2e-9), files=saved(0.1, 1.0, 2.0))
+    b = run(two_step(-0.1, 3e-9), files=saved(-0.1, 1.2, 2.0))
+    found = compare(a, b)
+    assert differences(found) == []
+    assert any(note.startswith("running_var of BatchNorm") for note in found.notes)
+    c = run(two_step(-0.1, 3e-9), files=saved(-0.1, 1.2, 2.5))
+    assert "model.1.running_mean" in differences(compare(a, c))[0]

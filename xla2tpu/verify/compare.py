@@ -104,6 +104,8 @@ class Comparison:
     losses: list[Row]
     open_ends: list[str]
     notes: list[str]
+    # Parameters that only rounding moves: their gradients are zero but for that.
+    noise: set[str] = field(default_factory=set)
 
     @property
     def first(self) -> tuple[str, Difference] | None:
@@ -132,6 +134,10 @@ class _Side(NamedTuple):
 
     events: list[Event]
     end: Event | None
+
+
+# A gradient this much smaller than the largest is what float32 rounding leaves of zero.
+_ROUNDING_NOISE = 1e-6
 
 
 def compare(
@@ -241,7 +247,7 @@ def _compare_ranks(
         cut = a.end is not None or b.end is not None
         if not several:
             _losses(a, b, rank, cut, tolerance, losses, found)
-        _steps(a, b, cut, tolerance, steps)
+        _steps(a, b, cut, tolerance, steps, found)
         # With a reference of one process, the others may be silent.
         if not several or rank == min(migrated.ranks):
             _printed(a, b, cut, tolerance, ignored, lines)
@@ -310,15 +316,49 @@ def _count(what: str, a: list[Event], b: list[Event], cut: bool, part: Part) -> 
         )
 
 
-def _steps(a: _Side, b: _Side, cut: bool, tolerance: Tolerance, part: Part) -> None:
+def _steps(
+    a: _Side, b: _Side, cut: bool, tolerance: Tolerance, part: Part, found: Comparison
+) -> None:
     ours, theirs = _of(a, "step"), _of(b, "step")
+    noise: set[int] = set()
     for number, (x, y) in enumerate(zip(ours, theirs, strict=False), 1):
         part.compared += 1
+        for index in sorted(_noise(x, y) - noise):
+            noise.add(index)
+            name = str(y["parameters"][index]["name"])
+            if name not in found.noise:
+                found.noise.add(name)
+                found.notes.append(
+                    f"{name} is not compared from step {number} on: its gradient is zero but for "
+                    "rounding, which an optimizer such as Adam makes as large as any other"
+                )
+        x, y = (
+            {**s, "parameters": [p for i, p in enumerate(s["parameters"]) if i not in noise]}
+            for s in (x, y)
+        )
         for wrong in (_settings_differ(x, y), next(_parameters(x, y, tolerance), None)):
             if wrong is not None:
                 text = f"after step {number} of {y['optimizer']}: {wrong}"
                 part.differences.append(Difference(text, x["at"], y["at"]))
     _count("optimizer steps", ours, theirs, cut, part)
+
+
+def _noise(a: Event, b: Event) -> set[int]:
+    """The parameters whose gradients are zero but for rounding in both runs; older records
+    have no gradients.
+    """
+    found: set[int] | None = None
+    for step in (a, b):
+        norms = [p.get("gradient") for p in step["parameters"]]
+        largest = max((n for n in norms if n is not None), default=0.0)
+        small = {i for i, n in enumerate(norms) if n is not None and n <= _ROUNDING_NOISE * largest}
+        found = small if found is None else found & small
+    still = {
+        i
+        for i in found or ()
+        if a["parameters"][i].get("gradient") == b["parameters"][i].get("gradient") == 0.0
+    }
+    return (found or set()) - still
 
 
 def _settings_differ(a: Event, b: Event) -> str | None:
@@ -496,11 +536,11 @@ def _files(
                 why = a["unread"] or "the format is unknown"
                 found.open_ends.append(f"{name} has other bytes, and cannot be read: {why}")
         else:
-            compared = _values if a["kind"] == "values" else _text
-            part.differences += [
-                Difference(f"{name}: {text}", None, None)
-                for text in compared(a, b, tolerance, ignored)
-            ]
+            if a["kind"] == "values":
+                texts = _values(a, b, tolerance, found)
+            else:
+                texts = _text(a, b, tolerance, ignored)
+            part.differences += [Difference(f"{name}: {text}", None, None) for text in texts]
     return part
 
 
@@ -509,9 +549,18 @@ def _contents(file: dict[str, Any]) -> str:
     return str(file["kind"]) + (f" that cannot be read ({why})" if why else "")
 
 
-def _values(a: Any, b: Any, tolerance: Tolerance, _: Ignored) -> Iterator[str]:
+def _values(a: Any, b: Any, tolerance: Tolerance, found: Comparison) -> Iterator[str]:
     x, y = a["values"], b["values"]
     for name in [*x, *(n for n in y if n not in x)]:
+        if name.endswith(".running_var") and name in x and name in y:
+            note = (
+                "running_var of BatchNorm is not compared: torch_xla keeps the variance divided "
+                "by n, torch by n - 1"
+            )
+            found.notes += [] if note in found.notes else [note]
+            continue
+        if any(name == noise or name.endswith(f".{noise}") for noise in found.noise):
+            continue
         if name not in x or name not in y:
             yield f"{name} {'is missing' if name in x else 'is new'}"
             continue

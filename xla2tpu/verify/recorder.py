@@ -425,6 +425,9 @@ def _note_step(opt: Any) -> None:
                     "of": functools.partial(_described, _kept(parameter)),
                 }
             )
+            gradient = parameter.grad
+            if gradient is not None and not gradient.is_sparse:
+                parameters[-1]["gradient"] = functools.partial(_norm, _kept(gradient))
     _emit(
         {
             "event": "step",
@@ -453,6 +456,10 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
         if all(v is None or isinstance(v, (bool, int, float, str)) for v in values):
             found[name] = values if several else values[0]
     return found
+
+
+def _norm(kept: Any) -> float:
+    return float(kept().norm())
 
 
 def _described(kept: Any) -> dict[str, Any]:
