@@ -260,7 +260,7 @@ class Loaders:
                 text: list[Piece] = [Slice(use.node)]
                 if value.form == ITERATOR:
                     text = ["iter(", Slice(use.node), ")"]
-                fits = self._fits(value)
+                fits = self._fits(value) and not self._asks_for_more(value)
                 changes[feed] = self._replaced(feed, text) if fits else "unsupported-form"
                 changes.update(self._called(value, [s for s in inner if feed in s.makers]))
         self._settle(group, changes)
@@ -452,15 +452,13 @@ class Loaders:
     def _change(self, value: Value) -> Change | str:
         """The change of the site that makes the value."""
         site = value.site
-        others = value.held.uses if value.held is not None else []
         if not self._fits(value):
             return "unsupported-form"
         if value.form == ITERATOR:
             return self._replaced(site, self._iterator(value))
         if value.form == WRAPPED:
-            lost = {"private"} if site.path == MP else {"private", "inner"}
-            if any(u.kind in lost and u.site is None for u in others):
-                return "ambiguous-binding"  # the wrapper has no such attribute
+            if self._asks_for_more(value):
+                return "ambiguous-binding"
             self._explain(site, WRAPPED)
             return self._replaced(site, self._wrapped(value.loader, value.device))
         self._explain(site, PLAIN)
@@ -478,6 +476,12 @@ class Loaders:
         if value.form == ITERATOR and any(u.kind not in _ON_ITERATOR for u in uses):
             return False
         return all(self._iterates(n) for n in (value.site.expression, *(u.node for u in uses)))
+
+    def _asks_for_more(self, value: Value) -> bool:
+        """Whether an attribute is used that the wrapper has not, and that nothing else mends."""
+        lost = {"private"} if value.site.path == MP else {"private", "inner"}
+        uses = value.held.uses if value.held is not None else []
+        return value.form == WRAPPED and any(u.kind in lost and u.site is None for u in uses)
 
     def _iterates(self, node: cst.CSTNode) -> bool:
         """Whether ``iter(node)``, if that is there, is used as any iterator is.

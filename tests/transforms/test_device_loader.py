@@ -466,3 +466,19 @@ def test_left_to_a_person(body: str, reason: str) -> None:
         f"{PL}\n\ndef train(step, loader, device, named):\n    {body}\n", todo=False
     )
     assert {f.reason for f in result.findings} == {reason}
+
+
+@pytest.mark.parametrize("use", ["it.next()", "it._queue"])
+def test_what_the_wrapper_lacks_keeps_a_loader_on_an_attribute(use: str) -> None:
+    source = (
+        "import torch_xla.distributed.parallel_loader as pl\n\n\n"
+        "class Trainer:\n"
+        "    def __init__(self, loader, device):\n"
+        "        self.device = device\n"
+        "        self.para = pl.ParallelLoader(loader, [device])\n\n"
+        "    def run(self):\n"
+        "        it = self.para.per_device_loader(self.device)\n"
+        f"        return {use}\n"
+    )
+    result = check_noop(source, todo=False)
+    assert {f.reason for f in result.findings} == {"unsupported-form"}
