@@ -354,3 +354,21 @@ def test_an_alias_of_a_module_is_no_manual_work() -> None:
     result = check_transformed(f"{XM}ym = xm\nym.mark_step()\nprint(1)\n", "print(1)\n")
     assert [f.applicability for f in result.findings] == [Applicability.SAFE] * 2
     assert [f.reason for f in result.findings] == [None, None]
+
+
+PATTERNS = {
+    "value": "xm.get_ordinal",
+    "constant": "xm.REDUCE_SUM",
+    "in a mapping": '{"a": xm.REDUCE_MAX}',
+    "in alternatives": "1 | xm.REDUCE_MAX",
+    "in a sequence": "[xm.get_ordinal, *_]",
+    "class": "xm.RateTracker()",
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+def test_patterns_are_left(pattern: str) -> None:
+    """A name without a dot would be bound there."""
+    source = f"{XM}\nmatch kind:\n    case {pattern}:\n        f()\n"
+    result = check_noop(source, todo=False)
+    assert [f.reason for f in result.findings] == ["unsupported-form"]

@@ -146,6 +146,8 @@ class Matcher:
             return "star-import"
         if isinstance(parent, cst.Arg) and isinstance(self.tree.parent(parent), cst.ClassDef):
             return "subclass"
+        if isinstance(parent, (cst.MatchValue, cst.MatchClass, cst.MatchKeywordElement)):
+            return "unsupported-form"  # a plain name in a pattern would be bound, and always fit
         if reference.meaning.optional and site.call is None and site.path not in self.modules:
             asked = isinstance(parent, (cst.Comparison, cst.ComparisonTarget))
             if asked or is_truth_test(self.tree, node):
