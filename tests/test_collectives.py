@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spawned import end_worker
 
 from xla2tpu.rules import load_rules
 
@@ -115,6 +116,7 @@ def two_ranks(rank: int, port: int, folder: str) -> None:
         serial(it, rank, Path(folder))
     finally:
         dist.destroy_process_group()
+    end_worker()
 
 
 def reductions(it: Helpers, rank: int) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spawned import end_worker
 
 from xla2tpu.rules import load_rules
 
@@ -435,6 +436,7 @@ def two_processes(rank: int, port: int, folder: str) -> None:
         average_in_two_processes(rank, dist)
     finally:
         dist.destroy_process_group()
+    end_worker()
 
 
 def test_two_processes(tmp_path: Path) -> None:
