@@ -114,6 +114,13 @@ _COLLECTIVES = re.compile(
 _START_METHODS = frozenset(("start_method", "multiprocessing_context", "mp_context"))
 _FORKERS = re.compile(r"(?:torch\.)?multiprocessing\.(?:set_start_method|get_context)")
 _ON_CPU = re.compile(r"""\.cpu\(\)|["']cpu["']""")
+_CPU_NAME = re.compile(r"(?:\b|_)cpu(?:\b|_)")
+_OTHER_DEVICE = re.compile(r"(?:cpu|cuda|meta|mps)\b")
+# Without a device they make tensors on the host.
+_FACTORIES = re.compile(
+    r"torch\.(?:arange|as_tensor|empty|eye|from_numpy|full|linspace|logspace|normal|ones|rand"
+    r"|randint|randn|randperm|tensor|zeros)"
+)
 _SMALLEST_SIZE, _TILE = 64, 128
 
 
@@ -171,15 +178,67 @@ class _AfterSwap:
         if isinstance(above, cst.IfExp) and above.test is not dtype:
             here, above = above, self.tree.parent(above)
         if isinstance(above, cst.Assign):
-            return above.value is here
+            return above.value is here and not self._is_for_the_host(above)
         call = self.tree.parent(above) if isinstance(above, cst.Arg) else None
-        if not isinstance(call, cst.Call) or _ON_CPU.search(self.tree.source(call)):
+        if not isinstance(call, cst.Call) or self._stays_on_host(call):
             return False
         assert isinstance(above, cst.Arg)
         called = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
         return called in ("to", "type") or (
             above.keyword is not None and above.keyword.value == "dtype"
         )
+
+    def _is_for_the_host(self, kept: cst.Assign) -> bool:
+        """Whether a dtype that was given a name is used only for tensors that are on the host."""
+        if len(kept.targets) != 1 or not isinstance(name := kept.targets[0].target, cst.Name):
+            return False
+        owner = self.tree.scope(name).owner(name.value)
+        users = [
+            self.tree.parent(arg)
+            for arg in descendants(self.tree.module)
+            if isinstance(arg, cst.Arg)
+            and _name(arg.value) == name.value
+            and self.tree.scope(arg.value).owner(name.value) is owner
+        ]
+        return bool(users) and all(
+            isinstance(user, cst.Call) and self._stays_on_host(user) for user in users
+        )
+
+    def _stays_on_host(self, call: cst.Call) -> bool:
+        """Whether the tensor that a call makes is, by the call or its statement, not on a TPU."""
+        if _ON_CPU.search(self.tree.source(call)):
+            return True
+        statement = self.tree.statement(call)
+        if isinstance(statement, cst.Assign) and any(
+            _CPU_NAME.search(self.tree.source(target.target)) for target in statement.targets
+        ):
+            return True
+        made: cst.CSTNode = call
+        while isinstance(made, cst.Call):
+            if _FACTORIES.fullmatch(self._meaning(made) or ""):
+                given = {_name(a.keyword): a.value for a in made.args if a.keyword is not None}
+                if "device" in given:
+                    return _OTHER_DEVICE.match(_text(given["device"])) is not None
+                return not self._is_moved(made)
+            made = made.func.value if isinstance(made.func, cst.Attribute) else made.func
+        return False
+
+    def _is_moved(self, made: cst.CSTNode) -> bool:
+        """Whether methods that are called at once on a tensor bring it to some device."""
+        above = self.tree.parent(made)
+        while isinstance(above, cst.Attribute):
+            call = self.tree.parent(above)
+            if not (isinstance(call, cst.Call) and call.func is above):
+                return False
+            if above.attr.value == "to" and any(
+                not str(self._meaning(a.value)).startswith("torch.")
+                or self._meaning(a.value) == "torch.device"
+                for a in call.args
+                if a.keyword is None or a.keyword.value == "device"
+            ):
+                return True
+            above = self.tree.parent(call)
+        return False
 
     def _values(self, name: cst.CSTNode) -> list[cst.BaseExpression]:
         """What a name was assigned in the scope where it is found."""
@@ -199,7 +258,12 @@ class _AfterSwap:
             if _text(keywords[name]) == "fork" and not ours:
                 yield self._note("fork", call)
         last = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        if last == "double" and not call.args and self._meaning(call) is None:
+        if (
+            last == "double"
+            and not call.args
+            and self._meaning(call) is None
+            and not self._stays_on_host(call)
+        ):
             yield self._note("float64", call)
         path = self._meaning(call)
         if path is None:

@@ -7,8 +7,10 @@ folders are read, and at the top of the project the files that tell its requirem
 from __future__ import annotations
 
 import configparser
+import io
 import os
 import re
+import tokenize
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -30,6 +32,11 @@ _TEXTS = re.compile(
 _ACCELERATOR = re.compile(rb"(?<![\w-])v[23]-(?:8|16|32|64|128|256|512|1024|2048)(?![\w-])", re.I)
 _OLD_TPU = re.compile(_ACCELERATOR.pattern + rb"|\bTPU ?v[23]\b(?!\+)", re.I)
 _BF16 = re.compile(r"XLA_(?:USE|DOWNCAST)_BF16")
+# An assignment from where the name of the variable stands on.
+_TO_ZERO = re.compile(
+    rb"""["']?\w+["']\s*(?:\]\s*=|,)\s*(?:str\()?["']?(?:0|[Ff]alse)\b["']?\s*\)?\s*(?:\)|#|$)""",
+    re.M,
+)
 # In a shell, a Dockerfile, YAML, or the list of names and values of Kubernetes.
 _SETS_BF16 = re.compile(
     rb"\b(XLA_(?:USE|DOWNCAST)_BF16)[\"']?(?:[ \t]*[=: ][ \t]*|\s+value:\s*)"
@@ -247,14 +254,33 @@ def _mentions(path: str, data: bytes) -> Iterator[Note]:
 
 
 def _old_tpu(path: str, data: bytes, pattern: re.Pattern[bytes] = _OLD_TPU) -> Iterator[Note]:
-    match = pattern.search(data)
-    if match is not None:
+    comments = _comments(data) if path.endswith(".py") and pattern.search(data) else []
+    for match in pattern.finditer(data):
+        if any(start <= match.start() < end for start, end in comments):
+            continue
         yield _note(
             "old-tpu", path, data, match.start(),
             f"`{match[0].decode()}`: TorchTPU does not run on TPU v2 and v3",
             "Take a v4, v5e, v5p, v6e or newer; their hosts have 4 or 8 chips, one process each.",
             "torch_tpu 0.2.0, the generations that it recognises",
         )  # fmt: skip
+        return
+
+
+def _comments(data: bytes) -> list[tuple[int, int]]:
+    """Where the comments of a Python source are, in bytes; what they tell is no fact of it."""
+    starts = [0, *(match.end() for match in re.finditer(rb"\n", data))]
+    found = []
+    try:
+        for token in tokenize.tokenize(io.BytesIO(data).readline):
+            if token.type == tokenize.COMMENT:
+                line = data[starts[token.start[0] - 1] :].split(b"\n", 1)[0]
+                at = len(line.decode(errors="replace")[: token.start[1]].encode())
+                start = starts[token.start[0] - 1] + at
+                found.append((start, start + len(token.string.encode())))
+    except (tokenize.TokenError, SyntaxError):
+        pass  # what was read until there
+    return found
 
 
 def _bf16(path: str, data: bytes, at: int, name: str) -> Note:
@@ -272,9 +298,14 @@ def _variables(results: Sequence[FileResult]) -> Iterator[Note]:
     for result in results:
         is_code = kind_of(result.path) in (Kind.PYTHON, Kind.NOTEBOOK)
         for finding in result.findings if is_code else ():
-            if _BF16.fullmatch(finding.api):
+            if _BF16.fullmatch(finding.api) and not _turns_off(result.source, finding.start):
                 yield _bf16(result.path, result.source or b"", finding.start, finding.api)
                 break
+
+
+def _turns_off(source: bytes | None, at: int) -> bool:
+    """Whether the variable that is named there is set to a value that leaves float32 alone."""
+    return source is not None and _TO_ZERO.match(source, at) is not None
 
 
 def _checkpoints(results: Sequence[FileResult]) -> Iterator[Note]:
