@@ -24,7 +24,7 @@ LAYERS = {
     "transforms": "transforms",
     "engine": "analysis afterswap markers findings engine helpersmodule",
     "files": "files exampleruns",
-    "running": "config discover projectfacts writer batch runner baseline",
+    "running": "config discover projectfacts imported writer batch runner baseline",
     "report": "report",
     "emulator": "emulator",
     "verify": "verify",

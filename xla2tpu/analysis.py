@@ -106,7 +106,7 @@ class Analysis:
         self._keep_registration()
         self.hardware = self._other_hardware() if uses else None
         refused = self.hardware is not None and not settings.any_hardware
-        self.for_tpu = (uses or migrated(data)) and not refused
+        self.for_tpu = (uses or settings.on_tpu or migrated(data)) and not refused
         if self.hardware is not None and refused:
             self._refuse_hardware(self.hardware)
         elif self.for_tpu:

@@ -42,6 +42,18 @@ def _index(rule_files: tuple[str, ...]) -> dict[str, list[Entry]]:
     return found
 
 
+@functools.cache
+def last_names(rule_files: tuple[str, ...]) -> frozenset[str]:
+    """The last parts of these names, one of which a file has that calls one."""
+    return frozenset(path.rpartition(".")[2] for path in _index(rule_files))
+
+
+@functools.cache
+def rule_names(rule_files: tuple[str, ...]) -> frozenset[str]:
+    """The names of the rules that tell of such calls."""
+    return frozenset(rule.name for entries in _index(rule_files).values() for rule, _ in entries)
+
+
 def public(path: str) -> str:
     """The usual name of a class that was reached through the module that defines it."""
     return _INNER.sub(lambda m: f"torch.{m[1] or m[2]}.", path)

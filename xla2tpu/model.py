@@ -186,6 +186,7 @@ class Settings:
     prefixes. ``processes`` is ``single`` where the programs never run in several processes.
     ``root`` is the project's folder, from which the names across files are read.
     ``notebook`` marks the cells of a notebook, whose functions no other process can import.
+    ``on_tpu`` says that the file runs on the TPU, though its text may not tell.
     """
 
     mode: Mode = Mode.CHECK
@@ -206,3 +207,4 @@ class Settings:
     root: str | None = None
     with_fixes: bool = False
     notebook: bool = False
+    on_tpu: bool = False

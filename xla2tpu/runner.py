@@ -143,10 +143,11 @@ def run(request: Request, progress: Callable[[int], Progress] | None = None) -> 
             check_codes({settings for _, settings in files})
         done.results += results
         if request.mode is Mode.MIGRATE and any(r.mentions_torch_xla for r in results):
-            from xla2tpu import projectfacts
+            from xla2tpu import imported, projectfacts
 
             roots = dict.fromkeys(s.root for _, s in files if s.root is not None)
             done.facts = projectfacts.facts(request.paths, roots, results, configs)
+            done.facts += imported.operators(results, dict(files), configs)
     elif not found.errors:
         done.notes.append("no files found that are looked at")
     done.results.sort(key=lambda result: result.path.split(os.sep))
