@@ -32,13 +32,15 @@ PARTS = "import torch\n\nPart = torch.nn.Module\nroot = torch.linalg.cholesky\n"
 UNUSED = "import torch\n\nx = torch.median(torch.ones(3))\n"
 
 
-def notes(folder: Path, files: dict[str, str], *more: str) -> list[dict[str, Any]]:
+def notes(folder: Path, files: dict[str, str]) -> list[dict[str, Any]]:
     for name, text in {"pyproject.toml": "", "net/__init__.py": "", **files}.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     report = folder / "report.json"
-    CliRunner().invoke(main, ["migrate", str(folder), "--diff", "--report", str(report), *more])
+    command = ["migrate", str(folder), "--diff", "--report", str(report)]
+    done = CliRunner().invoke(main, command)
+    assert report.exists(), done.output
     found = json.loads(report.read_text())["notes"]
     return [note for note in found if note["name"] == "missing-operator"]
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from xla2tpu import discover, missingops
 from xla2tpu.config import Configs
-from xla2tpu.engine import run_source
 from xla2tpu.exports import import_lines
 from xla2tpu.kinds import Kind, kind_of
 from xla2tpu.model import FileResult, Finding, Mode, Note, Settings
@@ -72,6 +71,8 @@ def _notes(
 ) -> Iterator[Note]:
     if not _may_call(data, given.rule_files):
         return
+    from xla2tpu.engine import run_source
+
     settings = replace(given, mode=Mode.CHECK, on_tpu=True)
     kept: dict[str, list[Finding]] = {}
     for finding in run_source(data, path, settings, project=project, verify=False).findings:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from xla2tpu.naming import Import
 from xla2tpu.scopes import Scope
 from xla2tpu.sites import Site, Text
 from xla2tpu.suites import Settled
@@ -50,7 +51,7 @@ class _Placer:
             assert site.change is not None
             for text in site.change.needs:
                 host = self._lazy_host(site)
-                if host is not None:
+                if host is not None and not self._hides(text):
                     inner.setdefault((id(host), text), host)
                 else:
                     self._note(here, text, self._first_use(site))
@@ -133,6 +134,15 @@ class _Placer:
             if imported and binding.scope.kind == "function" and binding.statement is not None:
                 return binding.statement
         return None
+
+    def _hides(self, text: str) -> bool:
+        """Whether an import in a function would bind anew what the file has imported at its top.
+
+        All of the function would read the name as its own then, also where the import is passed
+        over: `import torch.utils.checkpoint` binds `torch`.
+        """
+        bound = Import.parse(text).name
+        return any(b.kind in ("import", "from") for b in self.tree.root.bindings.get(bound, ()))
 
     # -- imports ---------------------------------------------------------------------------
 
