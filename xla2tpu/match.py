@@ -187,6 +187,8 @@ class Matcher:
                 site.api, site.call.args, self.builder.settings.source_version,
                 lambda node: self._is_device(node, site),
             )  # fmt: skip
+            if bound == "starred-arguments" and self._hand_over(site, by_expression):
+                return
             if isinstance(bound, str):
                 manual = [c for c in site.rule.cases if c.action == "reason" and not c.args]
                 site.refuse(
@@ -199,6 +201,22 @@ class Matcher:
                 self._take(case, site, by_expression)
                 return
         site.refuse("unsupported-form")
+
+    def _hand_over(self, site: Site, by_expression: dict[int, Site]) -> bool:
+        """Whether a helper with the very parameters of the function is called in its place."""
+        assert site.api is not None
+        for case in site.rule.cases:
+            helper = self.rules.helpers.get(case.template or "")
+            if helper is None or "reference" not in case.context or case.args or case.used_as:
+                continue
+            heading = f"def {helper.name}"
+            if all(helper.code.startswith(f"{heading}{s.source}:") for s in site.api.signatures):
+                site.call, site.expression, site.context = None, site.node, "reference"
+                self._take(case, site, by_expression)
+                if site.applicability is Applicability.SAFE:
+                    site.applicability = Applicability.UNSAFE  # what is given is not seen
+                return True
+        return False
 
     def _annotate(self, site: Site) -> None:
         """In an annotation only the name of a class can stand for another."""
