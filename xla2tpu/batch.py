@@ -45,6 +45,7 @@ def run_project(
     results: dict[str, FileResult] = {}
     matter: list[Job] = []
     waiting: list[Job] = []
+    silent: set[str] = set()
     for path, settings in files:
         result, data = _read(path)
         results[path] = result
@@ -62,10 +63,13 @@ def run_project(
             matter.append(job)
         elif kind in _PYTHON:
             waiting.append(job)
+            if prefilter.silent(data):
+                silent.add(path)
         else:
             _tell(progress)
     for job in waiting:
-        if _leads(projects[job[1].root or ""], job[0]):
+        project = projects[job[1].root or ""]
+        if _leads(project, job[0]) or (job[0] in silent and project.is_on_tpu()):
             matter.append(job)
         else:
             _tell(progress)

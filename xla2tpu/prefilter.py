@@ -32,6 +32,18 @@ _GUARD_NAME = re.compile(
 )
 
 
+# Packages that drive TPUs by torch_xla, or did so; rules/frameworks tells by which names.
+_FRAMEWORKS = (
+    rb"accelerate|composer|diffusers|fairseq|fastai_xla_extensions|ignite|jetstream_pt|lightning"
+    rb"|lightning_fabric|optimum|peft|pytorch_lightning|ray|timm|torchprime|transformers|trl|vllm"
+)
+_FRAMEWORK = re.compile(rb"^[ \t]*(?:from|import)[ \t]+(?:" + _FRAMEWORKS + rb")\b", re.M)
+# Whole packages and modules of theirs, whose import alone tells.
+_WHOLE = (b"torchprime", b"timm.bits", b"jetstream_pt", b"fastai_xla")
+# Cheap to search; `output` has a TPU in it as well.
+_TPU_MARKS = (b"TPU", b"_tpu", b"tpu_", b".tpu", b"Xla", b"XLA", b"import tpu")
+_TPU_WORD = re.compile(rb"(?<![A-Z])TPU|XLA|Xla|xla|(?<![a-z])tpu(?![a-z])")
+_SILENT = re.compile(rb"\b(?:Accelerator|\w*Trainer|notebook_launcher)\b")
 # What migrated code says, since calls without a kernel are still to be found there.
 _MIGRATED = re.compile(
     rb"""(?:\bdevice\(|\.to\(|\bdevice=)["']tpu[:"']|^[ \t]*import[ \t]+torch_tpu\b""", re.M
@@ -51,10 +63,27 @@ def interesting(data: bytes) -> bool:
         return True
     if b"RT_" in data and (b"PJRT_" in data or b"XRT_" in data):
         return True
-    if migrated(data):
+    if _framework(data) or migrated(data):
         return True
     # UTF-16 never holds the marks as plain bytes, and is to be reported, not passed over.
     return data.startswith((b"\xff\xfe", b"\xfe\xff"))
+
+
+def _framework(data: bytes) -> bool:
+    """Whether a file imports one of the packages and has a word for TPUs."""
+    quoted = b'"tpu' in data or b"'tpu" in data or b'"xla' in data or b"'xla" in data
+    if not quoted and not any(mark in data for mark in _TPU_MARKS):
+        return any(mark in data for mark in _WHOLE) and _FRAMEWORK.search(data) is not None
+    return _TPU_WORD.search(data) is not None and _FRAMEWORK.search(data) is not None
+
+
+def silent(data: bytes) -> bool:
+    """Whether code may end up on the CPU without a word, if its project is for TPUs."""
+    named = b"accelerate" in data or b"transformers" in data or b"trl" in data
+    if not named or (b"Accelerator" not in data and b"Trainer" not in data
+                     and b"notebook_launcher" not in data):  # fmt: skip
+        return False
+    return _SILENT.search(data) is not None and _FRAMEWORK.search(data) is not None
 
 
 def migrated(data: bytes) -> bool:

@@ -22,6 +22,7 @@ from xla2tpu.exports import (
     used_names,
 )
 from xla2tpu.inhouse import NOTHING, PACKAGES, InHouse, is_torch_xla
+from xla2tpu.prefilter import migrated
 
 _MARKS = (".git", "pyproject.toml", "setup.cfg", "setup.py", ".xla2tpu.toml", ".hg")
 _SKIPPED = frozenset(
@@ -66,6 +67,7 @@ _OTHER_IMPORT = re.compile(
 )
 
 
+_XLA_IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+torch_xla\b", re.M)
 _IMPORTED = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.M)
 _SCRIPTS, _SCRIPT_BYTES = 200, 1 << 20
 # A run reads all of its files before names are followed: up to so much is not read again.
@@ -181,6 +183,7 @@ class Project:
         self._names: frozenset[str] = frozenset()
         self._hints: tuple[tuple[bytes, ...], re.Pattern[bytes]] | None = None
         self._vendors: dict[str, str | None] = {}
+        self._on_tpu = False
 
     # -- files ----------------------------------------------------------------------------
 
@@ -202,6 +205,7 @@ class Project:
         """Take note of a file that was read anyway, so that `hints` need not read it again."""
         real = os.path.abspath(path)
         self._plain[real] = not self._may_bind(data)
+        self._on_tpu = self._on_tpu or is_for_tpu(data)
         if self._hints is None and self._kept < _KEPT_BYTES:
             self._texts[real] = data
             self._kept += len(data)
@@ -427,6 +431,7 @@ class Project:
             [_chains(local, data) for _, names in imports for _, local in names if local != "*"],
             None if module is None else direct_names(module, self.in_house),
             vendor and vendor[1],
+            is_for_tpu(data),
             {n for n in self._names if _has_word(data, n)},
         )
 
@@ -511,6 +516,8 @@ class Project:
                 if self._plain.get(file):
                     continue
                 data = self.read(file)
+                if data is not None and not self._on_tpu:
+                    self._on_tpu = is_for_tpu(data)
                 if data is None or not self._may_bind(data):
                     continue
                 direct = self._direct(file, data)
@@ -674,7 +681,12 @@ class Project:
                     found.add(parts[length])
         return found
 
-    # -- other hardware -------------------------------------------------------------------
+    # -- hardware -------------------------------------------------------------------
+
+    def is_on_tpu(self) -> bool:
+        """Whether some file of the project imports torch_xla, or is written for TorchTPU."""
+        self.hints()
+        return self._on_tpu
 
     def other_hardware(self, file: str) -> str | None:
         """The vendor whose packages a file near ``file`` imports at its top, unguarded.
@@ -701,6 +713,11 @@ class Project:
                     self._vendors[folder] = OTHER_HARDWARE[match[1].decode()]
                     break
         return self._vendors[folder]
+
+
+def is_for_tpu(data: bytes) -> bool:
+    """Whether the text of a file imports torch_xla, or is written for TorchTPU."""
+    return (b"torch_xla" in data and _XLA_IMPORT.search(data) is not None) or migrated(data)
 
 
 def _stem(file: str) -> str:
