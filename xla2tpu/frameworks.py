@@ -64,6 +64,7 @@ class Frameworks:
         self.tree, self.builder = tree, builder
         index = _index(builder.settings.rule_files)
         taken = {b.path.split(".")[0] for b in tree.bindings if b.path is not None}
+        taken |= {(dotted(star.module) or "").split(".")[0] for star, _ in tree.stars}
         own = {package for package in index if builder.names.is_local(package)} if taken else set()
         self.index = {p: index[p] for p in taken & index.keys() - own}
         # The project of one of the packages is for all hardware.
@@ -100,22 +101,32 @@ class Frameworks:
         if path is None or not self._entries(path):
             return
         node: cst.BaseExpression = load
-        while not (matching := self._matching(path)):
+        while True:
+            sites = list(self._at(node, path, load, scope))
             above = self.tree.parent(node)
-            if not (isinstance(above, cst.Attribute) and above.value is node):
+            if sites or not (isinstance(above, cst.Attribute) and above.value is node):
+                yield from sites
                 return
             node, path = above, f"{path}.{above.attr.value}"
+
+    def _at(
+        self, node: cst.BaseExpression, path: str, load: cst.Name, scope: Scope
+    ) -> Iterator[Site]:
+        """The sites for one expression, one for each rule; ``load`` is the name at its root."""
+        matching = self._matching(path)
+        if not matching or id(node) in self.tree.stored or self._is_annotation(node):
+            return
         if node is load and self._is_alias(load, scope):
             return  # the assignment has been reported
-        if id(node) in self.tree.stored or self._is_annotation(node):
-            return
         above = self.tree.parent(node)
         call = above if isinstance(above, cst.Call) and above.func is node else None
+        told: set[str] = set()
         for entry in matching:
-            for use in entry.uses:
+            for use in entry.uses if entry.rule.code not in told else ():
                 site = self._site(entry.rule, use, path, node, call, scope)
                 if site is not None:
                     site.root = load
+                    told.add(entry.rule.code)
                     yield site
                     break
 
@@ -136,15 +147,20 @@ class Frameworks:
         for binding in self.tree.bindings:
             if binding.kind not in ("import", "from") or binding.name in used:
                 continue
-            alias = binding.node
-            path = binding.path
+            path, alias = binding.path, binding.node
             if binding.kind == "import" and isinstance(alias, cst.ImportAlias):
                 path = dotted(alias.name)
-            for entry in self._matching(path) if path is not None else ():
-                use = entry.uses[0]
-                if use.argument is None and (self.on_tpu or not use.on_tpu):
-                    yield self._made(entry.rule, use, path or "", alias, alias, binding.scope)
-                    break
+            yield from self._imported(path, alias, binding.scope)
+        for star, scope in self.tree.stars:
+            if not star.relative:
+                yield from self._imported(dotted(star.module), star, scope)
+
+    def _imported(self, path: str | None, node: cst.CSTNode, scope: Scope) -> Iterator[Site]:
+        for entry in self._matching(path) if path is not None else ():
+            use = entry.uses[0]
+            if use.argument is None and use.signature is None and (self.on_tpu or not use.on_tpu):
+                yield self._made(entry.rule, use, path or "", node, node, scope)
+                return
 
     # -- one use -----------------------------------------------------------------------------
 
