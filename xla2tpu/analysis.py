@@ -123,13 +123,16 @@ class Analysis:
 
     def _add_frameworks(self) -> None:
         """The places of other packages; what their arguments say is said there alone."""
-        found = Frameworks(self.tree, self.builder, self.for_tpu, self.project.is_on_tpu).sites()
+        found = Frameworks(self.tree, self.builder, self._is_on_tpu).sites()
         told = {id(self.tree.parent(s.node)) for s in found if s.node is not s.expression}
         self.sites = [
             s for s in self.sites
             if s.context != "string" or id(self.tree.parent(s.node)) not in told
         ]  # fmt: skip
         self.sites += found
+
+    def _is_on_tpu(self) -> bool:
+        return self.project.is_on_tpu() or (self.for_tpu and not self.project.is_framework())
 
     def _helpers_module(self) -> str | None:
         """The module to import helpers from; None in that module itself."""

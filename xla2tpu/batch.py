@@ -57,9 +57,10 @@ def run_project(
         project = projects[root] = project_of(root, in_house)
         job = (path, replace(settings, root=root))
         kind = kind_of(path) or Kind.PYTHON
+        matters = prefilter.matters(kind, data)
         if kind in _PYTHON:
-            project.note(path, data)
-        if prefilter.matters(kind, data) or (kind in _CODE and in_house.mentioned(data)):
+            project.note(path, data, matters)
+        if matters or (kind in _CODE and in_house.mentioned(data)):
             matter.append(job)
         elif kind in _PYTHON:
             waiting.append(job)

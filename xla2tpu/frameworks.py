@@ -56,19 +56,15 @@ def said_of(rule: Rule, path: str) -> Use | None:
 
 
 class Frameworks:
-    """Finds such places in one file, which is itself ``for_tpu``, or its ``project`` is."""
+    """Finds such places in one file; ``on_tpu``: it, or its project, is for TPUs."""
 
-    def __init__(
-        self, tree: Tree, builder: Builder, for_tpu: bool, project: Callable[[], bool]
-    ) -> None:
+    def __init__(self, tree: Tree, builder: Builder, on_tpu: Callable[[], bool]) -> None:
         self.tree, self.builder = tree, builder
         index = _index(builder.settings.rule_files)
         taken = {b.path.split(".")[0] for b in tree.bindings if b.path is not None}
         taken |= {(dotted(star.module) or "").split(".")[0] for star, _ in tree.stars}
-        own = {package for package in index if builder.names.is_local(package)} if taken else set()
-        self.index = {p: index[p] for p in taken & index.keys() - own}
-        # The project of one of the packages is for all hardware.
-        self.on_tpu = bool(self.index) and (for_tpu or (not own and project()))
+        self.index = {p: index[p] for p in taken & index.keys() if not builder.names.is_local(p)}
+        self.on_tpu = bool(self.index) and on_tpu()
 
     def sites(self) -> list[Site]:
         """A site for each use, and for an import that nothing uses."""

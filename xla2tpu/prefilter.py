@@ -33,17 +33,30 @@ _GUARD_NAME = re.compile(
 
 
 # Packages that drive TPUs by torch_xla, or did so; rules/frameworks tells by which names.
-_FRAMEWORKS = (
-    rb"accelerate|composer|diffusers|fairseq|fastai_xla_extensions|ignite|jetstream_pt|lightning"
-    rb"|lightning_fabric|optimum|peft|pytorch_lightning|ray|timm|torchprime|transformers|trl|vllm"
+FRAMEWORKS = (
+    "accelerate", "composer", "fairseq", "fastai_xla_extensions", "ignite",
+    "lightning", "lightning_fabric", "optimum", "peft", "pytorch_lightning", "ray", "timm",
+    "torchprime", "transformers", "trl", "vllm",
+)  # fmt: skip
+_FRAMEWORK = re.compile(
+    rb"^[ \t]*(?:from|import)[ \t]+(?:" + b"|".join(n.encode() for n in FRAMEWORKS) + rb")\b",
+    re.M,
 )
-_FRAMEWORK = re.compile(rb"^[ \t]*(?:from|import)[ \t]+(?:" + _FRAMEWORKS + rb")\b", re.M)
-# Whole packages and modules of theirs, whose import alone tells.
-_WHOLE = (b"torchprime", b"timm.bits", b"jetstream_pt", b"fastai_xla")
-# Cheap to search; `output` has a TPU in it as well.
-_TPU_MARKS = (b"TPU", b"_tpu", b"tpu_", b".tpu", b"Xla", b"XLA", b"import tpu")
-_TPU_WORD = re.compile(rb"(?<![A-Z])TPU|XLA|Xla|xla|(?<![a-z])tpu(?![a-z])")
-_SILENT = re.compile(rb"\b(?:Accelerator|\w*Trainer|notebook_launcher)\b")
+# Words that are cheap to search, where `tpu` alone would be found in each `output`; for some, what
+# they have to be part of.
+_TPU_WORDS: tuple[tuple[bytes, re.Pattern[bytes] | None], ...] = (
+    (b"TPU", re.compile(rb"TPU(?<=[.e]TPU)\b|TPU(?:Spawn|Acc|Prec|Bf16|Dist|Plugin|Strat|_MET)")),
+    (b"tpu_", None),
+    (b"_tpu", None),
+    (b".tpu", None),
+    (b"EnvXla", None),
+    (b"torchprime", None),
+)  # fmt: skip
+_QUOTED = re.compile(rb"""["']xla["'_-]""")
+_XLA_WORD = re.compile(
+    rb"XLA(?<=[._]XLA)\b|XLA(?:Strat|FSDP|Acc|Prof|Prec|Check|Env|Device|Config|_TPU)"
+)
+_MADE = (b"timm.bits", b"Accelerator(", b"PartialState(", b"Trainer(", b"notebook_launcher(")
 # What migrated code says, since calls without a kernel are still to be found there.
 _MIGRATED = re.compile(
     rb"""(?:\bdevice\(|\.to\(|\bdevice=)["']tpu[:"']|^[ \t]*import[ \t]+torch_tpu\b""", re.M
@@ -56,34 +69,39 @@ def interesting(data: bytes) -> bool:
     Wide on purpose: a wrong yes costs the time of one parse, a wrong no a missed reference.
     Names that come from other files of the project are not seen here.
     """
-    # Most files are done with after one search.
-    if b"xla" in data and _has_xla(data):
+    # Most files are done with after a few searches.
+    xla, upper = b"xla" in data, b"XLA" in data
+    if xla and _has_xla(data):
         return True
-    if b"XLA_" in data and any(mark in data for mark in _OTHER_MARKS):
+    if upper and b"XLA_" in data and any(mark in data for mark in _OTHER_MARKS):
         return True
     if b"RT_" in data and (b"PJRT_" in data or b"XRT_" in data):
         return True
-    if _framework(data) or migrated(data):
+    quoted = b'"tpu' in data or b"'tpu" in data
+    if (quoted or b"import torch_tpu" in data) and migrated(data):
         return True
+    if quoted or _has_words(data, xla, upper):
+        return _FRAMEWORK.search(data) is not None
     # UTF-16 never holds the marks as plain bytes, and is to be reported, not passed over.
     return data.startswith((b"\xff\xfe", b"\xfe\xff"))
 
 
-def _framework(data: bytes) -> bool:
-    """Whether a file imports one of the packages and has a word for TPUs."""
-    quoted = b'"tpu' in data or b"'tpu" in data or b'"xla' in data or b"'xla" in data
-    if not quoted and not any(mark in data for mark in _TPU_MARKS):
-        return any(mark in data for mark in _WHOLE) and _FRAMEWORK.search(data) is not None
-    return _TPU_WORD.search(data) is not None and _FRAMEWORK.search(data) is not None
+def _has_words(data: bytes, xla: bool, upper: bool) -> bool:
+    """Whether a file has a word that other packages have for TPUs; it has ``xla``, or ``XLA``."""
+    for mark, pattern in _TPU_WORDS:
+        if mark in data and (pattern is None or pattern.search(data)):
+            return True
+    if upper and _XLA_WORD.search(data):
+        return True
+    if not xla:
+        return False
+    quoted = b'"xla' in data or b"'xla" in data
+    return (quoted and _QUOTED.search(data) is not None) or b"xla=" in data or b"fastai_xla" in data
 
 
 def silent(data: bytes) -> bool:
     """Whether code may end up on the CPU without a word, if its project is for TPUs."""
-    named = b"accelerate" in data or b"transformers" in data or b"trl" in data
-    if not named or (b"Accelerator" not in data and b"Trainer" not in data
-                     and b"notebook_launcher" not in data):  # fmt: skip
-        return False
-    return _SILENT.search(data) is not None and _FRAMEWORK.search(data) is not None
+    return any(mark in data for mark in _MADE) and _FRAMEWORK.search(data) is not None
 
 
 def migrated(data: bytes) -> bool:

@@ -22,7 +22,7 @@ from xla2tpu.exports import (
     used_names,
 )
 from xla2tpu.inhouse import NOTHING, PACKAGES, InHouse, is_torch_xla
-from xla2tpu.prefilter import migrated
+from xla2tpu.prefilter import FRAMEWORKS, migrated
 
 _MARKS = (".git", "pyproject.toml", "setup.cfg", "setup.py", ".xla2tpu.toml", ".hg")
 _SKIPPED = frozenset(
@@ -184,6 +184,8 @@ class Project:
         self._hints: tuple[tuple[bytes, ...], re.Pattern[bytes]] | None = None
         self._vendors: dict[str, str | None] = {}
         self._on_tpu = False
+        self._looked = False
+        self._framework: bool | None = None
 
     # -- files ----------------------------------------------------------------------------
 
@@ -201,11 +203,14 @@ class Project:
         except OSError:
             return None
 
-    def note(self, path: str, data: bytes) -> None:
-        """Take note of a file that was read anyway, so that `hints` need not read it again."""
+    def note(self, path: str, data: bytes, matters: bool = True) -> None:
+        """Take note of a file that was read anyway, so that `hints` need not read it again.
+
+        ``matters``: it may have to do with TPUs at all.
+        """
         real = os.path.abspath(path)
         self._plain[real] = not self._may_bind(data)
-        self._on_tpu = self._on_tpu or is_for_tpu(data)
+        self._on_tpu = self._on_tpu or (matters and is_for_tpu(data))
         if self._hints is None and self._kept < _KEPT_BYTES:
             self._texts[real] = data
             self._kept += len(data)
@@ -516,10 +521,9 @@ class Project:
                 if self._plain.get(file):
                     continue
                 data = self.read(file)
-                if data is not None and not self._on_tpu:
-                    self._on_tpu = is_for_tpu(data)
                 if data is None or not self._may_bind(data):
                     continue
+                self._on_tpu = self._on_tpu or is_for_tpu(data)
                 direct = self._direct(file, data)
                 if direct:
                     names |= direct
@@ -684,9 +688,25 @@ class Project:
     # -- hardware -------------------------------------------------------------------
 
     def is_on_tpu(self) -> bool:
-        """Whether some file of the project imports torch_xla, or is written for TorchTPU."""
+        """Whether some file of the project imports torch_xla, or is written for TorchTPU.
+
+        Never so for the packages that others train with: they are for all hardware.
+        """
         self.hints()
-        return self._on_tpu
+        if not self._on_tpu and not self._looked:
+            # What was migrated has no torch_xla, and was read only if the run is about it.
+            self._looked = True
+            texts = (self.read(f) for f in self._searched if f not in self._plain)
+            self._on_tpu = any(migrated(data) for data in texts if data is not None)
+        return self._on_tpu and not self.is_framework()
+
+    def is_framework(self) -> bool:
+        """Whether the project is one of the packages that drove TPUs by torch_xla."""
+        if self._framework is None:
+            place = os.path.join(self.root, "setup.py")
+            files = (self.module_file(name, place) for name in FRAMEWORKS)
+            self._framework = any(file and file.endswith(".py") for file in files)
+        return self._framework
 
     def other_hardware(self, file: str) -> str | None:
         """The vendor whose packages a file near ``file`` imports at its top, unguarded.
