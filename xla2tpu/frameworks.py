@@ -174,7 +174,11 @@ class Frameworks:
         if use.argument is None:
             if use.signature is not None and call is None:
                 return None  # only a call of it is meant
-            return self._made(rule, use, path, call or node, call or node, scope)
+            made = self._made(rule, use, path, call or node, call or node, scope)
+            if use.write is not None and isinstance(node, cst.Attribute):
+                start, end = self.tree.span(node.attr)
+                self._fix(made, Change(cuts=[Cut(start, end, (use.write,))]), use)
+            return made
         args = self._arguments(use, call) if call is not None else None
         if call is None or args is None:
             return None
@@ -189,9 +193,12 @@ class Frameworks:
         if arg is not None and (use.write is not None or use.drop):
             write = use.write
             change = self._write(write, arg) if write is not None else self._drop(arg, call)
-            if change is not None:
-                site.change, site.reason, site.applicability = change, None, use.applicability
+            self._fix(site, change, use)
         return site
+
+    def _fix(self, site: Site, change: Change | None, use: Use) -> None:
+        if change is not None:
+            site.change, site.reason, site.applicability = change, None, use.applicability
 
     def _made(
         self,

@@ -162,8 +162,9 @@ class Use:
 
     ``path`` may have one ``*``: in the middle for any modules, at the end for all below. ``args``
     are as in a case; ``holds`` are words in a literal argument. ``write`` is the new string in the
-    argument that is tested first; ``drop``: it goes. ``on_tpu``: it is only said in
-    projects for TPUs, and does not keep a file from being done.
+    argument that is tested first, or the last word of the name where none is; ``drop``: the
+    argument goes. ``on_tpu``: it is only said in projects for TPUs, and does not keep a file from
+    being done.
     """
 
     path: str
@@ -540,8 +541,8 @@ def _uses(path: str, value: Any, read: _Reader) -> Iterable[Use]:
         holds = _conditions({"args": data.get("holds", {})}, read, f"{key}.holds")
         applicability = Applicability.MANUAL
         if write is not None or drop:
-            if (write is not None and drop) or not (args or holds):
-                read.fail(key, "either write or drop, and a condition for the argument")
+            if drop and (write is not None or not (args or holds)):
+                read.fail(key, "either write, or drop and a condition for the argument")
             applicability = _applicability(data, "drop", read, key)
         elif data.get("applicability") is not None:
             read.fail(f"{key}.applicability", "goes with write or drop only")
