@@ -112,13 +112,14 @@ class Frameworks:
         matching = self._matching(path)
         if not matching or id(node) in self.tree.stored or self._is_annotation(node):
             return
-        if node is load and self._is_alias(load, scope):
-            return  # the assignment has been reported
+        aliased = node is load and self._is_alias(load, scope)
         above = self.tree.parent(node)
         call = above if isinstance(above, cst.Call) and above.func is node else None
         told: set[str] = set()
         for entry in matching:
             for use in entry.uses if entry.rule.code not in told else ():
+                if aliased and use.argument is None and use.signature is None:
+                    continue  # the assignment has been reported
                 site = self._site(entry.rule, use, path, node, call, scope)
                 if site is not None:
                     site.root = load
@@ -137,6 +138,10 @@ class Frameworks:
             if isinstance(above, cst.Annotation):
                 return True
         return False
+
+    def _is_base(self, node: cst.CSTNode) -> bool:
+        arg = self.tree.parent(node)
+        return isinstance(arg, cst.Arg) and isinstance(self.tree.parent(arg), cst.ClassDef)
 
     def _imports(self, used: set[str]) -> Iterator[Site]:
         """Imports of names that mean torch_xla wherever they stand, and that no place uses."""
@@ -172,8 +177,8 @@ class Frameworks:
         if use.on_tpu and not self.on_tpu:
             return None
         if use.argument is None:
-            if use.signature is not None and call is None:
-                return None  # only a call of it is meant
+            if use.signature is not None and call is None and not self._is_base(node):
+                return None  # only what makes one is meant
             made = self._made(rule, use, path, call or node, call or node, scope)
             if use.write is not None and isinstance(node, cst.Attribute):
                 start, end = self.tree.span(node.attr)
@@ -302,7 +307,8 @@ class Frameworks:
             start = self.tree.span(args[index - 1].value)[1]
         else:
             end = self.tree.span(args[1])[0]
-        if "#" in text[start:end]:
+        behind = text[end : text.find("\n", end)]
+        if "#" in text[start:end] or ("\n" in text[start:end] and "#" in behind):
             return None
         return Change(cuts=[Cut(start, end, ())])
 

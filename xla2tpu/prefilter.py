@@ -49,14 +49,15 @@ _TPU_WORDS: tuple[tuple[bytes, re.Pattern[bytes] | None], ...] = (
     (b"tpu_", None),
     (b"_tpu", None),
     (b".tpu", None),
+    (b"import tpu", None),
     (b"EnvXla", None),
     (b"torchprime", None),
 )  # fmt: skip
-_QUOTED = re.compile(rb"""["']xla["'_-]""")
+_LOWER_WORD = re.compile(rb"""["']xla["'_-]|_xla\b|\bxla=|xla_available|fastai_xla""")
 _XLA_WORD = re.compile(
     rb"XLA(?<=[._]XLA)\b|XLA(?:Strat|FSDP|Acc|Prof|Prec|Check|Env|Device|Config|_TPU)"
 )
-_MADE = (b"timm.bits", b"Accelerator(", b"PartialState(", b"Trainer(", b"notebook_launcher(")
+_MADE = (b"Accelerator", b"PartialState", b"Trainer", b"notebook_launcher", b"bits")
 # What migrated code says, since calls without a kernel are still to be found there.
 _MIGRATED = re.compile(
     rb"""(?:\bdevice\(|\.to\(|\bdevice=)["']tpu[:"']|^[ \t]*import[ \t]+torch_tpu\b""", re.M
@@ -93,10 +94,7 @@ def _has_words(data: bytes, xla: bool, upper: bool) -> bool:
             return True
     if upper and _XLA_WORD.search(data):
         return True
-    if not xla:
-        return False
-    quoted = b'"xla' in data or b"'xla" in data
-    return (quoted and _QUOTED.search(data) is not None) or b"xla=" in data or b"fastai_xla" in data
+    return xla and _LOWER_WORD.search(data) is not None
 
 
 def silent(data: bytes) -> bool:
