@@ -69,6 +69,9 @@ def write(folder: Path, files: dict[str, str]) -> Path:
         (LIGHTNING + "L.Trainer(accelerator=('tpu' if x else 'cpu'))\n", "FWK301"),
         (LIGHTNING + "def f(n):\n    return L.LightningLite(tpu_cores=n)\n", "FWK301"),
         (LIGHTNING + "L.Fabric('auto', 'xla_fsdp')\n", "FWK301"),
+        (LIGHTNING + "L.Trainer(**{'accelerator': 'tpu'})\n", "FWK301"),
+        (ARGUMENTS + "d = dict(optim='adamw_torch_xla')\nTrainingArguments(**d)\n", "FWK101"),
+        (ARGUMENTS + "d = {'fsdp_config': {'xla': True}}\nTrainingArguments(**d)\n", "FWK105"),
         (LIGHTNING + "class A(L.pytorch.strategies.XLAStrategy): ...\n", "FWK302"),
         ("from accelerate.state import DistributedType as D\nx = D.TPU\n", "FWK202"),
         ("from optimum import tpu\ntpu.fsdp_v2.use_fsdp_v2()\n", "FWK406"),
@@ -88,7 +91,8 @@ def test_names_that_lead_there(source: str, rule: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        LIGHTNING + "L.Trainer(**{'accelerator': 'tpu'})\n",
+        LIGHTNING + "L.Trainer(**{'accelerator': 'gpu'}, **rest)\n",
+        ARGUMENTS + "TrainingArguments('o', tpu_num_cores=None, tpu_metrics_debug=False)\n",
         LIGHTNING + "L.Trainer(accelerator=kind, tpu_cores=None)\n",
         LIGHTNING + "L.Trainer(accelerator='gpu', name='tpu')\n",
         LIGHTNING + "L.Trainer.tpu_cores = 8\n",
@@ -130,7 +134,7 @@ def test_a_string_is_told_once() -> None:
         ("'o', tpu_num_cores=8", "'o'"),
         ("'o', tpu_num_cores=8, seed=1", "'o', seed=1"),
         ("tpu_num_cores=8, seed=1", "seed=1"),
-        ("'o', tpu_num_cores=8, tpu_metrics_debug=False,", "'o',"),
+        ("'o', tpu_num_cores=8, tpu_metrics_debug=True,", "'o',"),
         ("\n    'o',\n    tpu_num_cores=8\n", "\n    'o',\n"),
         ("\n    'o',  # a folder\n    tpu_num_cores=8,\n", "\n    'o',  # a folder\n"),
         ("\n    'o', tpu_num_cores=8,\n    seed=1,\n", "\n    'o',\n    seed=1,\n"),
@@ -150,6 +154,7 @@ def test_arguments_that_go(before: str, after: str) -> None:
         "\n    'o',  # a folder\n    tpu_num_cores=8, seed=1,\n",
         "\n    'o',\n    tpu_num_cores=8,  # one for each\n",
         "'o', optim=f'adamw_{kind}_xla'",
+        "'o', **{'tpu_num_cores': 8}",
     ],
 )
 def test_arguments_that_stay(arguments: str) -> None:

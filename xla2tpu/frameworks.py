@@ -184,7 +184,7 @@ class Frameworks:
                 start, end = self.tree.span(node.attr)
                 self._fix(made, Change(cuts=[Cut(start, end, (use.write,))]), use)
             return made
-        args = self._arguments(use, call) if call is not None else None
+        args = self._arguments(use, call, scope) if call is not None else None
         if call is None or args is None:
             return None
         for name, words in use.args.items():
@@ -195,7 +195,8 @@ class Frameworks:
                 return None
         arg = args.get(use.argument)
         site = self._made(rule, use, path, _shown(arg) or call, call, scope)
-        if arg is not None and (use.write is not None or use.drop):
+        shown = any(other is arg for other in call.args)
+        if arg is not None and shown and (use.write is not None or use.drop):
             write = use.write
             change = self._write(write, arg) if write is not None else self._drop(arg, call)
             self._fix(site, change, use)
@@ -221,9 +222,16 @@ class Frameworks:
         site.message, site.advice = use.message, use.advice
         return site
 
-    def _arguments(self, use: Use, call: cst.Call) -> dict[str, cst.Arg] | None:
-        """The arguments by parameter; None where a condition asks for what is hidden by ``**``."""
+    def _arguments(self, use: Use, call: cst.Call, scope: Scope) -> dict[str, cst.Arg] | None:
+        """The arguments by parameter, those of a dictionary that is seen behind ``**`` too.
+
+        None where a condition asks for what is hidden by ``**``.
+        """
         found = {a.keyword.value: a for a in call.args if a.keyword is not None}
+        for arg in call.args:
+            for value in self._values(arg.value, scope) if arg.star == "**" else ():
+                for name, item in _items(value):
+                    found.setdefault(name, cst.Arg(item))
         if use.signature is not None:
             plain = [a for a in call.args if not a.star]
             bound = signatures.bind(use.signature, plain, lambda _: False)
@@ -240,6 +248,8 @@ class Frameworks:
             return allows(word, arg, self.tree)
         if word == "given":
             return not self._is_off(arg.value)
+        if word == "constant" and self._is_off(arg.value) and not self.on_tpu:
+            return False  # printed defaults, that mean nothing
         return any(
             allows(word, cst.Arg(value), self.tree) for value in self._values(arg.value, scope)
         )
@@ -249,20 +259,10 @@ class Frameworks:
         found: set[str] = set()
         for value in self._values(arg.value, scope) if arg is not None else ():
             match value:
-                case cst.Dict():
-                    found |= {
-                        _text(e.key) or ""
-                        for e in value.elements
-                        if isinstance(e, cst.DictElement) and not self._is_off(e.value)
-                    }
+                case cst.Dict() | cst.Call():
+                    found |= {name for name, item in _items(value) if not self._is_off(item)}
                 case cst.List() | cst.Tuple() | cst.Set():
                     found |= {_text(e.value) or "" for e in value.elements}
-                case cst.Call(func=cst.Name(value="dict")):
-                    found |= {
-                        a.keyword.value
-                        for a in value.args
-                        if a.keyword is not None and not self._is_off(a.value)
-                    }
                 case _:
                     found |= set(_SEPARATORS.split(_text(value) or ""))
         return found
@@ -319,6 +319,20 @@ def _sides(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         yield from _sides(node.orelse)
     else:
         yield node
+
+
+def _items(node: cst.BaseExpression) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """The keys and values that a dictionary is written with."""
+    match node:
+        case cst.Dict():
+            for element in node.elements:
+                key = _text(element.key) if isinstance(element, cst.DictElement) else None
+                if key is not None:
+                    yield key, element.value
+        case cst.Call(func=cst.Name(value="dict")):
+            for arg in node.args:
+                if arg.keyword is not None:
+                    yield arg.keyword.value, arg.value
 
 
 def _shown(arg: cst.Arg | None) -> cst.CSTNode | None:

@@ -22,7 +22,7 @@ from xla2tpu.exports import (
     used_names,
 )
 from xla2tpu.inhouse import NOTHING, PACKAGES, InHouse, is_torch_xla
-from xla2tpu.prefilter import FRAMEWORKS, migrated
+from xla2tpu.prefilter import FRAMEWORKS, GUARD_PACKAGES, migrated
 
 _MARKS = (".git", "pyproject.toml", "setup.cfg", "setup.py", ".xla2tpu.toml", ".hg")
 _SKIPPED = frozenset(
@@ -704,7 +704,9 @@ class Project:
         """Whether the project is one of the packages that drove TPUs by torch_xla."""
         if self._framework is None:
             place = os.path.join(self.root, "setup.py")
-            files = (self.module_file(name, place) for name in FRAMEWORKS)
+            files = (
+                self.module_file(name, place) for name in (*FRAMEWORKS, *sorted(GUARD_PACKAGES))
+            )
             self._framework = any(file and file.endswith(".py") for file in files)
         return self._framework
 

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from xla2tpu.prefilter import FRAMEWORKS, GUARD_PACKAGES
 from xla2tpu.rules import USER_FAMILY, Api, Case, Helper, Op, Rule, RuleSet, Use, load_rules
 
 SETTINGS = frozenset(
@@ -109,6 +110,8 @@ def _op(op: Op) -> Iterator[str]:
 def _use(use: Use) -> Iterator[str]:
     if not re.fullmatch(r"\w+(\.\w+)*(\.\*)?(\.\w+)*", use.path):
         yield "not a dotted name"
+    if use.path.split(".")[0] not in GUARD_PACKAGES.union(FRAMEWORKS):
+        yield "not one of the packages that files are searched for"
     if use.write is not None and not re.fullmatch(r"[\w ./-]+", use.write):
         yield f"write: {use.write!r} is no plain text of a string"
     for key, text in (("message", use.message), ("advice", use.advice)):
