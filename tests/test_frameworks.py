@@ -73,6 +73,11 @@ def write(folder: Path, files: dict[str, str]) -> Path:
         (ARGUMENTS + "d = dict(optim='adamw_torch_xla')\nTrainingArguments(**d)\n", "FWK101"),
         (ARGUMENTS + "d = {'fsdp_config': {'xla': True}}\nTrainingArguments(**d)\n", "FWK105"),
         (LIGHTNING + "class A(L.pytorch.strategies.XLAStrategy): ...\n", "FWK302"),
+        (
+            "try:\n    import lightning.pytorch as pl\nexcept ImportError:\n"
+            "    import pytorch_lightning as pl\npl.Trainer(accelerator='tpu')\n",
+            "FWK301",
+        ),
         ("from accelerate.state import DistributedType as D\nx = D.TPU\n", "FWK202"),
         ("from optimum import tpu\ntpu.fsdp_v2.use_fsdp_v2()\n", "FWK406"),
         ("import vllm.v1.worker.tpu_worker as w\nw.TPUWorker()\n", "FWK501"),
@@ -249,17 +254,21 @@ def test_markers_and_suppression(tmp_path: Path) -> None:
         assert check(tmp_path, *options)[0] == status
 
 
-def test_notebooks(tmp_path: Path) -> None:
-    source = ["from accelerate import Accelerator\n", "Accelerator(rng_types=['xla'])"]
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (["import lightning as L\n", "L.Trainer(accelerator='tpu')"], "FWK301"),
+        ('import os\nimport lightning as L\nL.Trainer(accelerator="tpu")\n', "FWK301"),
+        (["from accelerate import Accelerator\n", "Accelerator(rng_types=['xla'])"], "FWK204"),
+        (["import lightning as L\n", "L.Trainer(accelerator='gpu', tpu_cores=None)"], None),
+    ],
+)
+def test_notebooks(tmp_path: Path, source: str | list[str], found: str | None) -> None:
     cell = {"cell_type": "code", "execution_count": None, "id": "a", "metadata": {}, "outputs": []}
-    book = {
-        "cells": [{**cell, "source": source}],
-        "metadata": {},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
+    cells = [{**cell, "source": source}]
+    book = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     write(tmp_path, {"a.ipynb": json.dumps(book)})
-    assert check(tmp_path)[1] == {"a.ipynb": [("FWK204", "needs-work")]}
+    assert check(tmp_path)[1] == ({"a.ipynb": [(found, "needs-work")]} if found else {})
 
 
 # -- rules -----------------------------------------------------------------------------------------

@@ -93,16 +93,31 @@ class Frameworks:
         return [entry for entry in self._entries(path) if entry.pattern.match(path)]
 
     def _of_load(self, load: cst.Name, scope: Scope) -> Iterator[Site]:
+        for path in self._paths(load, scope):
+            sites = self._climb(load, path, scope)
+            yield from sites
+            if sites:
+                return
+
+    def _paths(self, load: cst.Name, scope: Scope) -> list[str]:
+        """What a name may mean: one path, or those of imports that stand in for each other."""
         path = self.builder.meaning(load, scope)
-        if path is None or not self._entries(path):
-            return
+        if path is not None:
+            return [path] if self._entries(path) else []
+        owner = scope.owner(load.value)
+        bindings = owner.bindings[load.value] if owner is not None else []
+        if any(b.path is None and b.kind != "none" for b in bindings):
+            return []
+        return [b.path for b in bindings if b.path is not None and self._entries(b.path)]
+
+    def _climb(self, load: cst.Name, path: str, scope: Scope) -> list[Site]:
+        """The sites at a name, or at the first of the attributes of it that has any."""
         node: cst.BaseExpression = load
         while True:
             sites = list(self._at(node, path, load, scope))
             above = self.tree.parent(node)
             if sites or not (isinstance(above, cst.Attribute) and above.value is node):
-                yield from sites
-                return
+                return sites
             node, path = above, f"{path}.{above.attr.value}"
 
     def _at(

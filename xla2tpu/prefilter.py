@@ -38,10 +38,10 @@ FRAMEWORKS = (
     "lightning", "lightning_fabric", "optimum", "peft", "pytorch_lightning", "ray", "timm",
     "torchprime", "transformers", "trl", "vllm",
 )  # fmt: skip
-_FRAMEWORK = re.compile(
-    rb"^[ \t]*(?:from|import)[ \t]+(?:" + b"|".join(n.encode() for n in FRAMEWORKS) + rb")\b",
-    re.M,
-)
+_IMPORT = rb"[ \t]*(?:from|import)[ \t]+(?:" + b"|".join(n.encode() for n in FRAMEWORKS) + rb")\b"
+_FRAMEWORK = re.compile(rb"^" + _IMPORT, re.M)
+# A line of a cell begins behind a quote, or behind the escaped end of the one before.
+_LINE_IN_NOTEBOOK = re.compile(rb"[\"n]" + _IMPORT)
 # Words that are cheap to search, where `tpu` alone would be found in each `output`; for some, what
 # they have to be part of.
 _TPU_WORDS: tuple[tuple[bytes, re.Pattern[bytes] | None], ...] = (
@@ -87,6 +87,12 @@ def interesting(data: bytes) -> bool:
     return data.startswith((b"\xff\xfe", b"\xfe\xff"))
 
 
+def _framework_in_notebook(data: bytes) -> bool:
+    """Whether a notebook may use another package for TPUs; its lines are strings of JSON."""
+    worded = b'"tpu' in data or b"'tpu" in data or _has_words(data, b"xla" in data, b"XLA" in data)
+    return worded and _LINE_IN_NOTEBOOK.search(data) is not None
+
+
 def _has_words(data: bytes, xla: bool, upper: bool) -> bool:
     """Whether a file has a word that other packages have for TPUs; it has ``xla``, or ``XLA``."""
     for mark, pattern in _TPU_WORDS:
@@ -127,7 +133,7 @@ def matters(kind: Kind, data: bytes) -> bool:
     if _AROUND.search(data):
         return True
     if kind is Kind.NOTEBOOK:
-        return _IN_NOTEBOOK.search(data) is not None
+        return _IN_NOTEBOOK.search(data) is not None or _framework_in_notebook(data)
     return kind is Kind.SETUP_PY and interesting(data)
 
 
