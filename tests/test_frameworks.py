@@ -225,6 +225,7 @@ def test_advice_on_a_project_does_not() -> None:
     assert result.status is Status.DONE
     (finding,) = (f for f in result.findings if not f.applied)
     assert (finding.rule, finding.counts, finding.blocks) == ("FWK201", False, False)
+    assert finding.reason == "silent-cpu"
     assert result.output is not None
     assert b"TODO" not in result.output
 

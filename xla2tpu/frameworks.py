@@ -233,7 +233,7 @@ class Frameworks:
         site = Site(
             rule, path, node, expression, scope, CONTEXT, counts=False, blocks=not use.on_tpu
         )
-        site.refuse("framework")
+        site.refuse("silent-cpu" if use.on_tpu else "framework")
         site.message, site.advice = use.message, use.advice
         return site
 

@@ -36,6 +36,7 @@ REASONS: dict[str, str] = {
     "several-devices": "one process drove several devices",
     "shared-dependency": "what stands beside it, or others, may need it as it is",
     "signature-by-release": "releases read a given argument differently; set source-version",
+    "silent-cpu": "another package would take the CPU without a word",
     "single-controller": "one process drove all devices; TorchTPU runs one process for each",
     "star-import": "a star import hides which names are used",
     "starred-arguments": "starred arguments hide which parameters are given",
