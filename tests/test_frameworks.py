@@ -137,6 +137,7 @@ def test_a_string_is_told_once() -> None:
     [
         ("tpu_num_cores=8", ""),
         ("'o', tpu_num_cores=8", "'o'"),
+        ("  # a (few\n    tpu_num_cores=8", None),
         ("'o', tpu_num_cores=8, seed=1", "'o', seed=1"),
         ("tpu_num_cores=8, seed=1", "seed=1"),
         ("'o', tpu_num_cores=8, tpu_metrics_debug=True,", "'o',"),
@@ -146,9 +147,9 @@ def test_a_string_is_told_once() -> None:
         ('\n    "o",\n    optim="adamw_torch_xla",\n', '\n    "o",\n    optim="adamw_torch",\n'),
     ],
 )
-def test_arguments_that_go(before: str, after: str) -> None:
+def test_arguments_that_go(before: str, after: str | None) -> None:
     call = ARGUMENTS + "args = TrainingArguments({})\n"
-    assert fixed(call.format(before)) == call.format(after)
+    assert fixed(call.format(before)) == call.format(before if after is None else after)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +206,13 @@ def test_projects_that_are_such_packages(tmp_path: Path, name: str) -> None:
         "examples/train.py": ACCELERATOR + TRAINER,
     }
     assert check(write(tmp_path, files))[1].keys() <= {"trainer.py"}
+
+
+def test_a_folder_does_not_hide_a_package(tmp_path: Path) -> None:
+    files = {"lightning/notes.py": "", "train.py": LIGHTNING + "L.Trainer(accelerator='tpu')\n"}
+    assert check(write(tmp_path, files))[1] == {"train.py": [("FWK301", "needs-work")]}
+    (tmp_path / "lightning" / "__init__.py").touch()
+    assert check(tmp_path)[1] == {}
 
 
 # -- accounting ------------------------------------------------------------------------------------

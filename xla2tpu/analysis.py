@@ -123,13 +123,18 @@ class Analysis:
 
     def _add_frameworks(self) -> None:
         """The places of other packages; what their arguments say is said there alone."""
-        found = Frameworks(self.tree, self.builder, self._is_on_tpu).sites()
+        found = Frameworks(self.tree, self.builder, self._is_own, self._is_on_tpu).sites()
         told = {id(self.tree.parent(s.node)) for s in found if s.node is not s.expression}
         self.sites = [
             s for s in self.sites
             if s.context != "string" or id(self.tree.parent(s.node)) not in told
         ]  # fmt: skip
         self.sites += found
+
+    def _is_own(self, package: str) -> bool:
+        """Whether an import gets the project's file; a folder does not hide what is installed."""
+        file = self.project.module_of(package, self.real)
+        return file is not None and file.endswith(".py")
 
     def _is_on_tpu(self) -> bool:
         return self.project.is_on_tpu() or (self.for_tpu and not self.project.is_framework())

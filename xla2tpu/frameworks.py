@@ -56,14 +56,24 @@ def said_of(rule: Rule, path: str) -> Use | None:
 
 
 class Frameworks:
-    """Finds such places in one file; ``on_tpu``: it, or its project, is for TPUs."""
+    """Finds such places in one file.
 
-    def __init__(self, tree: Tree, builder: Builder, on_tpu: Callable[[], bool]) -> None:
+    ``own`` tells whether a package is one of the project's, ``on_tpu`` whether the file or its
+    project is for TPUs.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        builder: Builder,
+        own: Callable[[str], bool],
+        on_tpu: Callable[[], bool],
+    ) -> None:
         self.tree, self.builder = tree, builder
         index = _index(builder.settings.rule_files)
         taken = {b.path.split(".")[0] for b in tree.bindings if b.path is not None}
         taken |= {(dotted(star.module) or "").split(".")[0] for star, _ in tree.stars}
-        self.index = {p: index[p] for p in taken & index.keys() if not builder.names.is_local(p)}
+        self.index = {p: index[p] for p in taken & index.keys() if not own(p)}
         self.on_tpu = bool(self.index) and on_tpu()
 
     def sites(self) -> list[Site]:
@@ -315,7 +325,8 @@ class Frameworks:
         line = text.rfind("\n", 0, start) + 1
         rest = _REST_OF_LINE.match(text, end)
         if len(args) == 1:
-            start, end = text.rindex("(", 0, start) + 1, text.index(")", end)
+            start = text.index("(", self.tree.span(call.func)[1]) + 1
+            end = text.index(")", end)
         elif rest is not None and text[line:start].isspace():
             start, end = line, rest.end()
         elif index > 0:

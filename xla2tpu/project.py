@@ -707,7 +707,7 @@ class Project:
             files = (
                 self.module_file(name, place) for name in (*FRAMEWORKS, *sorted(GUARD_PACKAGES))
             )
-            self._framework = any(file and file.endswith(".py") for file in files)
+            self._framework = any(file and file.endswith("__init__.py") for file in files)
         return self._framework
 
     def other_hardware(self, file: str) -> str | None:
