@@ -12,7 +12,8 @@ from xla2tpu.cli import main
 from xla2tpu.engine import run_source
 from xla2tpu.model import Applicability, FileResult, Mode, Settings, Status
 from xla2tpu.prefilter import FRAMEWORKS, interesting, silent
-from xla2tpu.rules import Rule, load_rules
+from xla2tpu.rulecheck import problems
+from xla2tpu.rules import Rule, RuleError, load_rules
 
 RULES = [rule for rule in load_rules().rules.values() if rule.code.startswith("FWK")]
 ARGUMENTS = "from transformers import TrainingArguments\n"
@@ -301,3 +302,79 @@ def test_the_prefilter_knows_all_names(rule: Rule) -> None:
         if in_module and not use.on_tpu and use.argument is None:
             text = f"from {package}.{'.'.join(names[:-1])} import {names[-1]}\n".encode()
             assert interesting(text), text
+
+
+HOUSE = """\
+code: FWK990
+name: house-fit
+title: The house's own trainer
+message: "`{{api}}` trains by torch_xla"
+why: It calls Lightning.
+advice: Write a loop.
+effort: small
+uses: {uses}
+examples:
+  - before: |
+      import trl
+
+      trl.fit(tpu=True)
+    left: 1
+"""
+
+
+def house(folder: Path, uses: str) -> tuple[str, ...]:
+    path = folder / "house.yaml"
+    path.write_text(HOUSE.format(uses=uses), encoding="utf-8")
+    return (str(path),)
+
+
+@pytest.mark.parametrize(
+    ("uses", "problem"),
+    [
+        ("{}", "must be a mapping of names to their uses"),
+        ("{trl.fit: {drop: true, applicability: safe}}", "a condition for the argument"),
+        ("{trl.fit: {when: {tpu: given}, drop: true}}", "applicability: must be safe or unsafe"),
+        ("{trl.fit: {applicability: safe}}", "applicability: goes with write or drop only"),
+        ("{trl.fit: {where: {tpu: given}}}", "trl.fit.where: unknown key"),
+    ],
+)
+def test_wrong_rules(tmp_path: Path, uses: str, problem: str) -> None:
+    with pytest.raises(RuleError, match=problem):
+        load_rules(house(tmp_path, uses))
+
+
+@pytest.mark.parametrize(
+    ("uses", "problem"),
+    [
+        ("{keras.fit: null}", "not one of the packages"),
+        ("{trl..fit: null}", "not a dotted name"),
+        ("{trl.fit: {signature: '(a', when: {tpu: given}}}", "is not a list of parameters"),
+        ("{trl.fit: {signature: '(a)', when: {tpu: given}}}", "tpu: no parameter"),
+        ("{trl.fit: {holds: {tpu: a}, signature: '()'}}", "tpu: no parameter"),
+        ("{trl.fit: {when: {tpu: given}, write: 'a\"b', applicability: safe}}", "no plain text"),
+    ],
+)
+def test_rules_with_faults(tmp_path: Path, uses: str, problem: str) -> None:
+    assert [problem in line for line in problems(load_rules(house(tmp_path, uses)))] == [True]
+
+
+def test_rules_of_users(tmp_path: Path) -> None:
+    files = house(tmp_path, "{trl.*.fit: {when: {tpu: given}}}")
+    assert problems(load_rules(files)) == []
+    source = "from trl import tools\n\ntools.fit(tpu=True)\ntools.fit(tpu=False)\n"
+    assert [(f.rule, f.line) for f in run(source, rule_files=files).findings] == [("FWK990", 3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("XLAStrategy", "FWK302"),
+        ("accelerate.state.DistributedType.TPU", "FWK202"),
+        ("vllm.platforms.tpu.TpuPlatform", "FWK501"),
+        ("is_torch_tpu_available", "XLA006"),
+    ],
+)
+def test_query_knows_them(name: str, code: str) -> None:
+    done = CliRunner().invoke(main, ["query", name])
+    assert done.exit_code == 0
+    assert f"[{code} " in done.output
