@@ -123,6 +123,20 @@ def test_of_the_code_alone(tmp_path: Path) -> None:
             "[options]\npython_requires = <3.10\ninstall_requires =\n    numpy\n    torch==1.9\n",
             [("python-pin", 2, 19), ("torch-pin", 5, 5)],
         ),
+        (
+            "requirements.txt",
+            "transformers>=4.30,<5\ntransformers[torch]>=4\nOptimum_TPU\nvllm-tpu==0.12.0\n",
+            [
+                ("framework-package", 3, 1),
+                ("framework-package", 4, 1),
+                ("transformers-pin", 1, 1),
+            ],
+        ),
+        (
+            "pyproject.toml",
+            '[tool.poetry.dependencies]\ntransformers = "~4.30"\noptimum-tpu = "*"\n',
+            [("framework-package", 3, 1), ("transformers-pin", 2, 17)],
+        ),
         ("setup.cfg", "[options.extras_require]\ntpu =\n    torch<2.3\n", [("torch-pin", 3, 5)]),
         ("setup.cfg", "not a section\n", []),
         ("requirements.txt", "# torch==1.0\ntorch<2.5  # old\n", [("torch-pin", 2, 1)]),

@@ -12,6 +12,7 @@ from xla2tpu import comments as comments_
 from xla2tpu import processgroups
 from xla2tpu.changes import Builder
 from xla2tpu.environment import other_hardware
+from xla2tpu.frameworks import Frameworks
 from xla2tpu.helpersmodule import file_of
 from xla2tpu.importsites import ImportSites
 from xla2tpu.inhouse import is_torch_xla
@@ -111,12 +112,32 @@ class Analysis:
             self._refuse_hardware(self.hardware)
         elif self.for_tpu:
             self.sites += MissingOps(tree, self.builder).sites()
+        if not refused:
+            self._add_frameworks()
         if settings.notebook:
             self._refuse_launches()
         settle_dependents(self.sites)
         self.plan.sites = self.sites
         self.suppressed = {s for s in self.sites if self._is_suppressed(s)}
         self.reported = [s for s in self.sites if self.is_selected(s.rule.code)]
+
+    def _add_frameworks(self) -> None:
+        """The places of other packages; what their arguments say is said there alone."""
+        found = Frameworks(self.tree, self.builder, self._is_own, self._is_on_tpu).sites()
+        told = {id(self.tree.parent(s.node)) for s in found if s.node is not s.expression}
+        self.sites = [
+            s for s in self.sites
+            if s.context != "string" or id(self.tree.parent(s.node)) not in told
+        ]  # fmt: skip
+        self.sites += found
+
+    def _is_own(self, package: str) -> bool:
+        """Whether an import gets the project's file; a folder does not hide what is installed."""
+        file = self.project.module_of(package, self.real)
+        return file is not None and file.endswith(".py")
+
+    def _is_on_tpu(self) -> bool:
+        return self.project.is_on_tpu() or (self.for_tpu and not self.project.is_framework())
 
     def _helpers_module(self) -> str | None:
         """The module to import helpers from; None in that module itself."""

@@ -45,6 +45,7 @@ def run_project(
     results: dict[str, FileResult] = {}
     matter: list[Job] = []
     waiting: list[Job] = []
+    silent: set[str] = set()
     for path, settings in files:
         result, data = _read(path)
         results[path] = result
@@ -56,16 +57,20 @@ def run_project(
         project = projects[root] = project_of(root, in_house)
         job = (path, replace(settings, root=root))
         kind = kind_of(path) or Kind.PYTHON
+        matters = prefilter.matters(kind, data)
         if kind in _PYTHON:
-            project.note(path, data)
-        if prefilter.matters(kind, data) or (kind in _CODE and in_house.mentioned(data)):
+            project.note(path, data, matters)
+        if matters or (kind in _CODE and in_house.mentioned(data)):
             matter.append(job)
         elif kind in _PYTHON:
             waiting.append(job)
+            if prefilter.silent(data):
+                silent.add(path)
         else:
             _tell(progress)
     for job in waiting:
-        if _leads(projects[job[1].root or ""], job[0]):
+        project = projects[job[1].root or ""]
+        if _leads(project, job[0]) or (job[0] in silent and project.is_on_tpu()):
             matter.append(job)
         else:
             _tell(progress)

@@ -40,8 +40,8 @@ class Findings:
         elif site.fixable and not suppressed:
             fix = Fix(title, site.applicability, ())
         message = (site.message or rule.message).replace("{api}", site.path)
-        # The message about an operator says its reason itself.
-        given = site.case is not None or site.context == "op"
+        # The message about an operator or another package says its reason itself.
+        given = site.case is not None or site.context in ("op", "framework")
         if site.reason is not None and not given and site.reason in REASONS:
             message = f"{message} ({REASONS[site.reason]})"
         start, end = self.it.tree.span(site.node)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from xla2tpu import devices, environment, processgroups, syntax
+from xla2tpu import devices, environment, frameworks, processgroups, syntax
 from xla2tpu.changes import Builder
 from xla2tpu.comments import MARK
 from xla2tpu.model import Applicability
@@ -40,6 +40,8 @@ _GUARDS = (
     r"(is_torch_(xla|tpu)_available|is_tpu_available|_?(TORCH_)?XLA_AVAILABLE"
     r"|_TPU_AVAILABLE|has_xla_support|is_xla_available|_XLA_GREATER_EQUAL_\w+)"
 )
+# In these packages the name never meant anything but torch_xla.
+_ALWAYS = re.compile(r"(?:accelerate|peft)\..*\bis_(?:torch_)?tpu_available\Z")
 _GUARD_NAMES = re.compile(rf"(?:^|\.){_GUARDS}$")
 _DOTTED_GUARDS = re.compile(rf"\.[\s\\]*{_GUARDS}\b")
 
@@ -313,13 +315,17 @@ class Literals:
             return False
         # A marker tells that the file used it, before an earlier run took the rest.
         marked = f"{MARK} {_OUTSIDE_GUARD}" in self.tree.text
-        return self.uses_torch_xla or marked or "xla" in path.rpartition(".")[2].lower()
+        named = "xla" in path.rpartition(".")[2].lower() or _ALWAYS.match(path) is not None
+        return self.uses_torch_xla or marked or named
 
     def _guard(self, rule: Rule, load: cst.BaseExpression, path: str, scope: Scope) -> Site:
         parent = self.tree.parent(load)
         whole = parent if isinstance(parent, cst.Call) and parent.func is load else load
         site = Site(rule, path, whole, whole, scope, "guard", counts=False)
         site.refuse("guard-outside-project")
+        said = frameworks.said_of(rule, path)
+        if said is not None:
+            site.message, site.advice = said.message, said.advice
         return site
 
     def _dotted_guards(self, rule: Rule) -> Iterator[Site]:

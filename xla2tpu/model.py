@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-# Codes are stable: XLA for what has to do with torch_xla, TPU for what torch_tpu lacks.
-FAMILIES = ("XLA", "TPU")
+# Codes are stable: XLA for what has to do with torch_xla, TPU for what torch_tpu lacks, FWK for
+# what other packages do by torch_xla.
+FAMILIES = ("XLA", "TPU", "FWK")
 CODE = rf"(?:{'|'.join(FAMILIES)})\d{{3}}"
 
 

@@ -32,6 +32,32 @@ _GUARD_NAME = re.compile(
 )
 
 
+# Packages that drive TPUs by torch_xla, or did so; rules/frameworks tells by which names.
+FRAMEWORKS = (
+    "accelerate", "composer", "fairseq", "fastai_xla_extensions", "ignite",
+    "lightning", "lightning_fabric", "optimum", "peft", "pytorch_lightning", "ray", "timm",
+    "torchprime", "transformers", "trl", "vllm",
+)  # fmt: skip
+_IMPORT = rb"[ \t]*(?:from|import)[ \t]+(?:" + b"|".join(n.encode() for n in FRAMEWORKS) + rb")\b"
+_FRAMEWORK = re.compile(rb"^" + _IMPORT, re.M)
+# A line of a cell begins behind a quote, or behind the escaped end of the one before.
+_LINE_IN_NOTEBOOK = re.compile(rb"[\"n]" + _IMPORT)
+# Words that are cheap to search, where `tpu` alone would be found in each `output`; for some, what
+# they have to be part of.
+_TPU_WORDS: tuple[tuple[bytes, re.Pattern[bytes] | None], ...] = (
+    (b"TPU", re.compile(rb"TPU(?<=[.e]TPU)\b|TPU(?:Spawn|Acc|Prec|Bf16|Dist|Plugin|Strat|_MET)")),
+    (b"tpu_", None),
+    (b"_tpu", None),
+    (b".tpu", None),
+    (b"import tpu", None),
+    (b"EnvXla", None),
+    (b"torchprime", None),
+)  # fmt: skip
+_LOWER_WORD = re.compile(rb"""["']xla["'_-]|_xla\b|\bxla=|xla_available|fastai_xla""")
+_XLA_WORD = re.compile(
+    rb"XLA(?<=[._]XLA)\b|XLA(?:Strat|FSDP|Acc|Prof|Prec|Check|Env|Device|Config|_TPU)"
+)
+_MADE = (b"Accelerator", b"PartialState", b"Trainer", b"notebook_launcher", b"bits")
 # What migrated code says, since calls without a kernel are still to be found there.
 _MIGRATED = re.compile(
     rb"""(?:\bdevice\(|\.to\(|\bdevice=)["']tpu[:"']|^[ \t]*import[ \t]+torch_tpu\b""", re.M
@@ -44,17 +70,42 @@ def interesting(data: bytes) -> bool:
     Wide on purpose: a wrong yes costs the time of one parse, a wrong no a missed reference.
     Names that come from other files of the project are not seen here.
     """
-    # Most files are done with after one search.
-    if b"xla" in data and _has_xla(data):
+    # Most files are done with after a few searches.
+    xla, upper = b"xla" in data, b"XLA" in data
+    if xla and _has_xla(data):
         return True
-    if b"XLA_" in data and any(mark in data for mark in _OTHER_MARKS):
+    if upper and b"XLA_" in data and any(mark in data for mark in _OTHER_MARKS):
         return True
     if b"RT_" in data and (b"PJRT_" in data or b"XRT_" in data):
         return True
-    if migrated(data):
+    quoted = b'"tpu' in data or b"'tpu" in data
+    if (quoted or b"import torch_tpu" in data) and migrated(data):
         return True
+    if quoted or _has_words(data, xla, upper):
+        return _FRAMEWORK.search(data) is not None
     # UTF-16 never holds the marks as plain bytes, and is to be reported, not passed over.
     return data.startswith((b"\xff\xfe", b"\xfe\xff"))
+
+
+def _framework_in_notebook(data: bytes) -> bool:
+    """Whether a notebook may use another package for TPUs; its lines are strings of JSON."""
+    worded = b'"tpu' in data or b"'tpu" in data or _has_words(data, b"xla" in data, b"XLA" in data)
+    return worded and _LINE_IN_NOTEBOOK.search(data) is not None
+
+
+def _has_words(data: bytes, xla: bool, upper: bool) -> bool:
+    """Whether a file has a word that other packages have for TPUs; it has ``xla``, or ``XLA``."""
+    for mark, pattern in _TPU_WORDS:
+        if mark in data and (pattern is None or pattern.search(data)):
+            return True
+    if upper and _XLA_WORD.search(data):
+        return True
+    return xla and _LOWER_WORD.search(data) is not None
+
+
+def silent(data: bytes) -> bool:
+    """Whether code may end up on the CPU without a word, if its project is for TPUs."""
+    return any(mark in data for mark in _MADE) and _FRAMEWORK.search(data) is not None
 
 
 def migrated(data: bytes) -> bool:
@@ -82,7 +133,7 @@ def matters(kind: Kind, data: bytes) -> bool:
     if _AROUND.search(data):
         return True
     if kind is Kind.NOTEBOOK:
-        return _IN_NOTEBOOK.search(data) is not None
+        return _IN_NOTEBOOK.search(data) is not None or _framework_in_notebook(data)
     return kind is Kind.SETUP_PY and interesting(data)
 
 

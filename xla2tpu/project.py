@@ -22,6 +22,7 @@ from xla2tpu.exports import (
     used_names,
 )
 from xla2tpu.inhouse import NOTHING, PACKAGES, InHouse, is_torch_xla
+from xla2tpu.prefilter import FRAMEWORKS, GUARD_PACKAGES, migrated
 
 _MARKS = (".git", "pyproject.toml", "setup.cfg", "setup.py", ".xla2tpu.toml", ".hg")
 _SKIPPED = frozenset(
@@ -66,6 +67,7 @@ _OTHER_IMPORT = re.compile(
 )
 
 
+_XLA_IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+torch_xla\b", re.M)
 _IMPORTED = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.M)
 _SCRIPTS, _SCRIPT_BYTES = 200, 1 << 20
 # A run reads all of its files before names are followed: up to so much is not read again.
@@ -181,6 +183,9 @@ class Project:
         self._names: frozenset[str] = frozenset()
         self._hints: tuple[tuple[bytes, ...], re.Pattern[bytes]] | None = None
         self._vendors: dict[str, str | None] = {}
+        self._on_tpu = False
+        self._looked = False
+        self._framework: bool | None = None
 
     # -- files ----------------------------------------------------------------------------
 
@@ -198,10 +203,14 @@ class Project:
         except OSError:
             return None
 
-    def note(self, path: str, data: bytes) -> None:
-        """Take note of a file that was read anyway, so that `hints` need not read it again."""
+    def note(self, path: str, data: bytes, matters: bool = True) -> None:
+        """Take note of a file that was read anyway, so that `hints` need not read it again.
+
+        ``matters``: it may have to do with TPUs at all.
+        """
         real = os.path.abspath(path)
         self._plain[real] = not self._may_bind(data)
+        self._on_tpu = self._on_tpu or (matters and is_for_tpu(data))
         if self._hints is None and self._kept < _KEPT_BYTES:
             self._texts[real] = data
             self._kept += len(data)
@@ -427,6 +436,7 @@ class Project:
             [_chains(local, data) for _, names in imports for _, local in names if local != "*"],
             None if module is None else direct_names(module, self.in_house),
             vendor and vendor[1],
+            is_for_tpu(data),
             {n for n in self._names if _has_word(data, n)},
         )
 
@@ -513,6 +523,7 @@ class Project:
                 data = self.read(file)
                 if data is None or not self._may_bind(data):
                     continue
+                self._on_tpu = self._on_tpu or is_for_tpu(data)
                 direct = self._direct(file, data)
                 if direct:
                     names |= direct
@@ -674,7 +685,30 @@ class Project:
                     found.add(parts[length])
         return found
 
-    # -- other hardware -------------------------------------------------------------------
+    # -- hardware -------------------------------------------------------------------
+
+    def is_on_tpu(self) -> bool:
+        """Whether some file of the project imports torch_xla, or is written for TorchTPU.
+
+        Never so for the packages that others train with: they are for all hardware.
+        """
+        self.hints()
+        if not self._on_tpu and not self._looked:
+            # What was migrated has no torch_xla, and was read only if the run is about it.
+            self._looked = True
+            texts = (self.read(f) for f in self._searched if f not in self._plain)
+            self._on_tpu = any(migrated(data) for data in texts if data is not None)
+        return self._on_tpu and not self.is_framework()
+
+    def is_framework(self) -> bool:
+        """Whether the project is one of the packages that drove TPUs by torch_xla."""
+        if self._framework is None:
+            place = os.path.join(self.root, "setup.py")
+            files = (
+                self.module_file(name, place) for name in (*FRAMEWORKS, *sorted(GUARD_PACKAGES))
+            )
+            self._framework = any(file and file.endswith("__init__.py") for file in files)
+        return self._framework
 
     def other_hardware(self, file: str) -> str | None:
         """The vendor whose packages a file near ``file`` imports at its top, unguarded.
@@ -701,6 +735,11 @@ class Project:
                     self._vendors[folder] = OTHER_HARDWARE[match[1].decode()]
                     break
         return self._vendors[folder]
+
+
+def is_for_tpu(data: bytes) -> bool:
+    """Whether the text of a file imports torch_xla, or is written for TorchTPU."""
+    return (b"torch_xla" in data and _XLA_IMPORT.search(data) is not None) or migrated(data)
 
 
 def _stem(file: str) -> str:

@@ -23,6 +23,35 @@ from xla2tpu.model import FileResult, Note
 # What the wheel of torch_tpu 0.2.0 asks for.
 TORCH, PYTHON = (2, 11), (3, 11)
 _WHEEL = "metadata of torch_tpu 0.2.0"
+
+
+class _Floor(NamedTuple):
+    """The oldest release of a package that goes with torch_tpu 0.2.0: why, what to do, source."""
+
+    name: str
+    version: tuple[int, ...]
+    why: str
+    advice: str
+    source: str
+
+
+_FLOORS = {
+    "torch": _Floor("torch", TORCH, "torch_tpu takes", "", _WHEEL),
+    "python": _Floor("Python", PYTHON, "torch_tpu takes", "", _WHEEL),
+    "transformers": _Floor(
+        "transformers", (5, 20), "finds a TPU with torch_tpu 0.2.0",
+        " vllm-torchtpu-core 0.29.0 asks for less than 5.15: install it apart.",
+        "transformers 5.8.1, 5.9.0, 5.19.0 and 5.20.0, is_torch_tpu_available",
+    ),
+}  # fmt: skip
+# Packages that were made for torch_xla, or pass for TorchTPU.
+_PACKAGES = {
+    "optimum-tpu": ("is built on torch_xla", "Take transformers 5.20 or newer, or vllm-torchtpu."),
+    "vllm-tpu": (
+        "runs models by JAX, not by TorchTPU", "Take vllm-torchtpu, on Python 3.12 exactly.",
+    ),
+    "fastai-xla-extensions": ("patches fastai for torch_xla", "Take it out."),
+}  # fmt: skip
 _REQUIREMENTS = re.compile(r"(?:requirements|constraints)[\w.-]*\.(?:txt|in)\Z")
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*\(?([^;#)]*)")
 _CLAUSE = re.compile(r"(===|==|~=|<=|>=|!=|<|>|\^|~)?\s*v?(\d+(?:\.\d+)*)(\.\*)?")
@@ -132,15 +161,20 @@ def _pins(path: str, data: bytes) -> Iterator[Note]:
     if reader is None:
         return
     for pin in reader(data.decode(errors="replace")):
-        needed = {"torch": TORCH, "python": PYTHON}.get(pin.package)
-        if needed is None or not excludes(pin.versions, needed):
+        at = max(data.find(pin.text.encode()), 0)
+        if pin.package in _PACKAGES:
+            what, advice = _PACKAGES[pin.package]
+            message = f"`{pin.package}` {what}"
+            yield _note("framework-package", path, data, at, message, advice, "its own metadata")
             continue
-        shown = ".".join(map(str, needed))
-        what = "Python" if pin.package == "python" else "torch"
+        floor = _FLOORS.get(pin.package)
+        if floor is None or not excludes(pin.versions, floor.version):
+            continue
+        shown = ".".join(map(str, floor.version))
         yield _note(
-            f"{pin.package}-pin", path, data, max(data.find(pin.text.encode()), 0),
-            f"`{pin.text.strip()}` excludes {what} {shown}, the oldest that torch_tpu takes",
-            f"Allow {what} {shown} or newer.", _WHEEL,
+            f"{pin.package}-pin", path, data, at,
+            f"`{pin.text.strip()}` excludes {floor.name} {shown}, the oldest that {floor.why}",
+            f"Allow {floor.name} {shown} or newer.{floor.advice}", floor.source,
         )  # fmt: skip
 
 
@@ -195,8 +229,9 @@ def _next(version: tuple[int, ...]) -> tuple[int, ...]:
 def _of_requirements(text: str) -> Iterator[_Pin]:
     for line in text.splitlines():
         match = _REQUIREMENT.match(line)
-        if match is not None and match[1].lower() == "torch":
-            yield _Pin("torch", match[2], line.partition("#")[0].rstrip())
+        name = re.sub(r"[-_.]+", "-", match[1]).lower() if match is not None else ""
+        if match is not None and (name in _PACKAGES or (name in _FLOORS and name != "python")):
+            yield _Pin(name, match[2], line.partition("#")[0].rstrip())
 
 
 def _of_pyproject(text: str) -> Iterator[_Pin]:
@@ -219,7 +254,9 @@ def _of_pyproject(text: str) -> Iterator[_Pin]:
     for group in groups:
         for name, value in _table(group, "dependencies").items():
             versions = value.get("version") if isinstance(value, dict) else value
-            if name in ("torch", "python") and isinstance(versions, str):
+            if name in _PACKAGES:
+                yield _Pin(name, "", name)
+            elif name in _FLOORS and isinstance(versions, str):
                 yield _Pin(name, versions, versions)
 
 

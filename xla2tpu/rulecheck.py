@@ -12,7 +12,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from xla2tpu.rules import USER_FAMILY, Api, Case, Helper, Op, Rule, RuleSet, load_rules
+from xla2tpu.prefilter import FRAMEWORKS, GUARD_PACKAGES
+from xla2tpu.rules import USER_FAMILY, Api, Case, Helper, Op, Rule, RuleSet, Use, load_rules
 
 SETTINGS = frozenset(
     ("source-version", "device", "launcher", "processes", "helpers-module", "any-hardware")
@@ -56,6 +57,9 @@ def _rule(rule: Rule, ruleset: RuleSet) -> Iterator[str]:
     for op in rule.ops:
         for fault in _op(op):
             yield f"ops.{op.path}: {fault}"
+    for use in rule.uses:
+        for fault in _use(use):
+            yield f"uses.{use.path}: {fault}"
     for i, case in enumerate(rule.cases):
         for text in _case(case, names, ruleset):
             yield f"cases[{i}].{text}"
@@ -101,6 +105,27 @@ def _op(op: Op) -> Iterator[str]:
         yield f"{op.signature!r} is not a list of parameters"
         return
     yield from _conditions(op.args, parameters)
+
+
+def _use(use: Use) -> Iterator[str]:
+    if not re.fullmatch(r"\w+(\.\w+)*(\.\*)?(\.\w+)*", use.path):
+        yield "not a dotted name"
+    if use.path.split(".")[0] not in GUARD_PACKAGES.union(FRAMEWORKS):
+        yield "not one of the packages that files are searched for"
+    if use.write is not None and not re.fullmatch(r"[\w ./-]+", use.write):
+        yield f"write: {use.write!r} is no plain text of a string"
+    for key, text in (("message", use.message), ("advice", use.advice)):
+        if text is not None and "\n" in text.strip():
+            yield f"{key}: must be one line"
+    named = {*use.args, *use.holds}
+    # Without a signature, arguments are told by their keywords.
+    parameters = named if use.signature is None else _parameters(use.signature)
+    if parameters is None:
+        yield f"{use.signature!r} is not a list of parameters"
+        return
+    yield from _conditions(use.args, parameters)
+    for name in sorted(set(use.holds) - parameters):
+        yield f"{name}: no parameter"
 
 
 def _key(release: str) -> tuple[int, ...]:

@@ -41,7 +41,18 @@ _CODE = re.compile(CODE + r"\Z")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*\Z")
 _RULE_NEEDS = frozenset(("code", "name", "title", "message", "why", "advice", "effort"))
 _RULE_KEYS = _RULE_NEEDS | frozenset(
-    ("fix-title", "references", "apis", "detector", "ops", "tools", "cases", "examples", "ok")
+    (
+        "fix-title",
+        "references",
+        "apis",
+        "detector",
+        "ops",
+        "uses",
+        "tools",
+        "cases",
+        "examples",
+        "ok",
+    )
 )
 _CASE_KEYS = frozenset(ACTIONS) | frozenset(
     (
@@ -60,6 +71,19 @@ _WHEN_KEYS = frozenset(("context", "args", "used-as"))
 _API_KEYS = frozenset(("signature", "since", "removed"))
 _RELEASE_KEYS = frozenset(("from", "signature", "removed"))
 _OP_KEYS = frozenset(("needs", "signature", "when", "advice"))
+_USE_KEYS = frozenset(
+    (
+        "signature",
+        "when",
+        "holds",
+        "write",
+        "drop",
+        "applicability",
+        "on-tpu",
+        "message",
+        "advice",
+    )
+)
 _EXAMPLE_KEYS = frozenset(("before", "after", "unsafe", "left", "settings", "filename"))
 _HELPER_KEYS = frozenset(("name", "alternatives", "doc", "imports", "code", "inline"))
 # The C loader is about eight times as fast; PyYAML without libyaml has only the other one.
@@ -133,6 +157,34 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """A name of another package, and how it is used where that means torch_xla.
+
+    ``path`` may have one ``*``: in the middle for any modules, at the end for all below. ``args``
+    are as in a case; ``holds`` are words in a literal argument. ``write`` is the new string in the
+    argument that is tested first, or the last word of the name where none is; ``drop``: the
+    argument goes. ``on_tpu``: it is only said in projects for TPUs, and does not keep a file from
+    being done.
+    """
+
+    path: str
+    signature: str | None = None
+    args: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    holds: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    write: str | None = None
+    drop: bool = False
+    applicability: Applicability = Applicability.MANUAL
+    on_tpu: bool = False
+    message: str | None = None
+    advice: str | None = None
+
+    @property
+    def argument(self) -> str | None:
+        """The parameter that is tested first, None where none is."""
+        return next(iter((*self.args, *self.holds)), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """A program before and after; ``left`` counts the findings that stay by hand.
 
@@ -150,8 +202,9 @@ class Example:
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One rule file. ``detector`` names code that finds its places where it has no ``apis``;
-    ``ops`` are names of torch; ``tools`` marks a rule about the run itself, such as a file that
-    does not parse.
+    ``ops`` are names of torch, ``uses`` of other packages (beside a detector they only tell what
+    to say of them); ``tools`` marks a rule about the run itself, such as a file that does not
+    parse.
     """
 
     code: str
@@ -171,6 +224,7 @@ class Rule:
     ok: tuple[str, ...] = ()
     detector: str | None = None
     ops: tuple[Op, ...] = ()
+    uses: tuple[Use, ...] = ()
     tools: bool = False
 
 
@@ -393,8 +447,13 @@ def _rule(document: Any, path: str, family: str) -> Rule:
     detector = read.text(data, "detector")
     apis = data.get("apis")
     ops = data.get("ops")
-    if (apis is not None) + (detector is not None) + (ops is not None) + tools != 1:
-        read.fail("apis", "exactly one of apis, detector, ops and tools must be given")
+    uses = data.get("uses")
+    finds_by_name = uses is not None and detector is None
+    kinds = (apis is not None, detector is not None, ops is not None, finds_by_name, tools)
+    if sum(kinds) != 1:
+        read.fail("apis", "exactly one of apis, detector, ops, uses and tools must be given")
+    if uses is not None and (not isinstance(uses, dict) or not uses):
+        read.fail("uses", "must be a mapping of names to their uses")
     if ops is not None and (not isinstance(ops, dict) or not ops):
         read.fail("ops", "must be a mapping of names to operators")
     if apis is not None and (not isinstance(apis, dict) or not apis):
@@ -425,6 +484,9 @@ def _rule(document: Any, path: str, family: str) -> Rule:
         path=path,
         detector=detector,
         ops=tuple(op for name, value in (ops or {}).items() for op in _ops(str(name), value, read)),
+        uses=tuple(
+            use for name, value in (uses or {}).items() for use in _uses(str(name), value, read)
+        ),
         tools=tools,
     )
 
@@ -467,6 +529,27 @@ def _ops(path: str, value: Any, read: _Reader) -> Iterable[Op]:
         if args and signature is None:
             read.fail(f"{key}.signature", "missing; conditions need it")
         yield Op(path, read.texts(data, "needs"), read.text(data, "advice"), signature, args)
+
+
+def _uses(path: str, value: Any, read: _Reader) -> Iterable[Use]:
+    """The ways to use a name of another package that one entry is about."""
+    key = f"uses.{path}"
+    for item in value if isinstance(value, list) else [value]:
+        data = read.mapping({} if item is None else item, _USE_KEYS, key)
+        write, drop = read.text(data, "write"), read.flag(data, "drop")
+        args = _conditions({"args": data.get("when", {})}, read, f"{key}.when")
+        holds = _conditions({"args": data.get("holds", {})}, read, f"{key}.holds")
+        applicability = Applicability.MANUAL
+        if write is not None or drop:
+            if drop and (write is not None or not (args or holds)):
+                read.fail(key, "either write, or drop and a condition for the argument")
+            applicability = _applicability(data, "drop", read, key)
+        elif data.get("applicability") is not None:
+            read.fail(f"{key}.applicability", "goes with write or drop only")
+        yield Use(
+            path, read.text(data, "signature"), args, holds, write, drop, applicability,
+            read.flag(data, "on-tpu"), read.text(data, "message"), read.text(data, "advice"),
+        )  # fmt: skip
 
 
 def _release(data: Mapping[str, Any], word: str, read: _Reader, key: str) -> str | None:

@@ -58,6 +58,25 @@ def _op() -> dict[str, Any]:
     return {"anyOf": [_LINE, form, {"type": "array", "items": form, "minItems": 1}]}
 
 
+def _use() -> dict[str, Any]:
+    words = {"type": "object", "additionalProperties": _one_or_more(_WORD)}
+    rewrites = [str(a) for a in Applicability if a is not Applicability.MANUAL]
+    form = _object(
+        {
+            "signature": _PARAMETERS,
+            "when": words,
+            "holds": words,
+            "write": _LINE,
+            "drop": _TRUE,
+            "applicability": {"enum": rewrites},
+            "on-tpu": {"type": "boolean"},
+            "message": _LINE,
+            "advice": _LINE,
+        }
+    )
+    return {"anyOf": [{"type": "null"}, form, {"type": "array", "items": form, "minItems": 1}]}
+
+
 def _case() -> dict[str, Any]:
     when = _object(
         {
@@ -120,6 +139,7 @@ def schema() -> dict[str, Any]:
             "references": _one_or_more({"type": "string", "format": "uri"}),
             "apis": {"type": "object", "minProperties": 1, "additionalProperties": _api()},
             "ops": {"type": "object", "minProperties": 1, "additionalProperties": _op()},
+            "uses": {"type": "object", "minProperties": 1, "additionalProperties": _use()},
             "detector": _TEXT,
             "tools": {"type": "boolean"},
             "cases": {"type": "array", "items": _case()},
@@ -138,5 +158,8 @@ def schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Rule of xla2tpu",
         **rule,
-        "oneOf": _exactly_one("apis", "detector", "ops", "tools"),
+        "oneOf": [
+            *_exactly_one("apis", "detector", "ops", "tools"),
+            {"required": ["uses"], "not": {"required": ["detector"]}},
+        ],
     }

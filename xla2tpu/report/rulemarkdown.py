@@ -7,7 +7,13 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from xla2tpu.model import Applicability
-from xla2tpu.report.rulepage import case_line, conditions, span
+from xla2tpu.report.rulepage import (
+    case_line,
+    conditions,
+    span,
+    use_conditions,
+    use_outcome,
+)
 from xla2tpu.rules import Api, Case, Example, Rule, RuleSet
 
 _WORDS = {
@@ -28,6 +34,7 @@ _COVERS = {
     "parallel": "SPMD, FSDP, kernels, experimental and internal modules",
     "environment": "environment variables, backend names",
     "ops": "calls of torch that torch_tpu has no kernel for",
+    "frameworks": "what transformers, accelerate, Lightning and others do by torch_xla",
     "files": "requirements, install lines, images, variables and launchers around the code",
 }
 _CASES_NOTE = (
@@ -56,6 +63,8 @@ def page(rule: Rule) -> str:
         parts += ["## Names", table(("Name", "Parameters", "Releases"), rows)]
     if rule.ops:
         parts += ["## Names", table(("Name", "Where", "Operators", "What to do"), _ops(rule))]
+    if rule.uses:
+        parts += ["## Names", table(("Name", "Where", "What becomes of it"), _uses(rule))]
     if rule.examples:
         parts.append("## Examples" if len(rule.examples) > 1 else "## Example")
         for example in rule.examples:
@@ -110,6 +119,8 @@ def how(rule: Rule) -> str:
         # A transform may leave a place to a person as well.
         kinds = {case.applicability for case in rule.cases}
         kinds |= {Applicability.MANUAL for case in rule.cases if case.action == "transform"}
+    elif rule.uses and rule.detector is None:
+        kinds = {use.applicability for use in rule.uses}
     elif rule.ops:
         kinds = {Applicability.MANUAL}  # what an example rewrites, it rewrites by other rules
     else:
@@ -148,6 +159,12 @@ def _ops(rule: Rule) -> Iterator[tuple[str, str, str, str]]:
     for op in rule.ops:
         needs = "<br>".join(f"`aten::{need}`" for need in op.needs)
         yield f"`{op.path}`", conditions(op), needs, op.advice or rule.advice
+
+
+def _uses(rule: Rule) -> Iterator[tuple[str, str, str]]:
+    for use in rule.uses:
+        advice = use.advice or (rule.advice if use.message is None else "")
+        yield f"`{use.path}`", use_conditions(use), use_outcome(use) or advice
 
 
 def _example(example: Example) -> Iterator[str]:

@@ -8,7 +8,7 @@ import textwrap
 from typing import Any
 
 from xla2tpu.reasons import REASONS
-from xla2tpu.rules import Api, Case, Op, Rule, RuleSet
+from xla2tpu.rules import Api, Case, Op, Rule, RuleSet, Use
 
 # The names under which torch_xla's modules are imported by nearly everyone.
 ALIASES = {
@@ -50,6 +50,8 @@ def page(rule: Rule) -> str:
         parts.append("Names:\n" + "".join(f"  {api_line(api)}\n" for api in rule.apis.values()))
     if rule.ops:
         parts.append("Names:\n" + "".join(f"  {op_line(rule, op)}\n" for op in rule.ops))
+    if rule.uses:
+        parts.append("Names:\n" + "".join(f"  {use_line(rule, use)}\n" for use in rule.uses))
     if rule.cases:
         cases = "".join(f"  {case_line(case)}\n" for case in rule.cases)
         parts.append("What becomes of them:\n" + cases)
@@ -69,7 +71,7 @@ def answer(ruleset: RuleSet, name: str) -> tuple[str, bool]:
     Usual aliases (``xm.mark_step``) and bare names (``mark_step``) are understood.
     """
     found = _meant(ruleset, name)
-    if not found and (lines := _of_torch(ruleset, name)):
+    if not found and (lines := _of_torch(ruleset, name) + _of_others(ruleset, name)):
         return lines, True
     if not found:
         short = {path.rpartition(".")[2]: path for path in _spellings(ruleset)}
@@ -90,6 +92,23 @@ def _of_torch(ruleset: RuleSet, name: str) -> str:
         for rule in ruleset.rules.values()
         for op in rule.ops
         if f".{op.path}".endswith(ending)
+    )
+
+
+def _of_others(ruleset: RuleSet, name: str) -> str:
+    """What is said of a name of another package: its last words, or the whole path."""
+    asked = f".{name.strip().removesuffix('()')}"
+    return "".join(
+        f"{use_line(rule, use)} [{rule.code} {rule.name}]\n"
+        for rule in ruleset.rules.values()
+        for use in rule.uses
+        for head, _, tail in [f".{use.path}".partition(".*")]
+        if (
+            f"{head}{tail}".endswith(asked)
+            if tail or ".*" not in use.path
+            else asked.startswith(head)
+        )
+        or (tail and asked.startswith(head) and asked.endswith(tail))
     )
 
 
@@ -167,6 +186,28 @@ def conditions(of: Case | Op) -> str:
     return ", ".join(f"{name}: {' or '.join(words)}" for name, words in of.args.items())
 
 
+def use_conditions(use: Use) -> str:
+    """Where a use of another package's name is meant, in words."""
+    parts = [f"{name}: {' or '.join(words)}" for name, words in use.args.items()]
+    parts += [f"{name} with {' or '.join(words)}" for name, words in use.holds.items()]
+    parts += ["in projects for TPUs"] if use.on_tpu else []
+    return ", ".join(parts)
+
+
+def use_outcome(use: Use) -> str:
+    """How the place is rewritten; empty where it is left to a person."""
+    if use.drop:
+        return f"{use.argument} is left out, {use.applicability}"
+    return f'becomes "{use.write}", {use.applicability}' if use.write is not None else ""
+
+
+def use_line(rule: Rule, use: Use) -> str:
+    """A name of another package, where it is meant, and what becomes of it."""
+    where = use_conditions(use)
+    outcome = use_outcome(use) or use.advice or rule.advice
+    return f"{use.path}{f' ({where})' if where else ''}: {outcome}"
+
+
 def span(since: str | None, removed: str | None) -> str:
     """The releases of torch_xla that have something, as ``  [since 1.5, gone in 2.7]``."""
     words = [f"since {since}"] if since else []
@@ -220,6 +261,20 @@ def _data(rule: Rule) -> dict[str, Any]:
                 "advice": op.advice,
             }
             for op in rule.ops
+        ],
+        "uses": [
+            {
+                "name": use.path,
+                "signature": use.signature,
+                "args": {name: list(words) for name, words in use.args.items()},
+                "holds": {name: list(words) for name, words in use.holds.items()},
+                "write": use.write,
+                "drop": use.drop,
+                "applicability": str(use.applicability),
+                "on_tpu": use.on_tpu,
+                "advice": use.advice,
+            }
+            for use in rule.uses
         ],
         "cases": [_case_data(case) for case in rule.cases],
     }

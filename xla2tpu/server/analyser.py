@@ -16,7 +16,7 @@ from xla2tpu.engine import SYNTAX
 from xla2tpu.helpersmodule import file_of, updated
 from xla2tpu.inhouse import InHouse
 from xla2tpu.model import FileResult, Finding, Mode, Settings, Status, state_of
-from xla2tpu.prefilter import interesting
+from xla2tpu.prefilter import interesting, silent
 from xla2tpu.project import Project, find_root, forget
 from xla2tpu.rules import Rule, load_rules
 from xla2tpu.runner import check_codes, check_rule_files, settings_for
@@ -187,6 +187,7 @@ class Analyser:
         data, path = document.data, _name(document)
         assert data is not None
         matters = interesting(data) or names.project.in_house.mentioned(data)
+        matters = matters or (silent(data) and names.project.is_on_tpu())
         if not matters and not names.project.leads_somewhere(data, path):
             return FileResult(path, Status.CLEAN)
         return batch.run_bytes(data, path, settings, project=names.project)
