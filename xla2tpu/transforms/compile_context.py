@@ -32,20 +32,29 @@ def compile_context(site: Site, builder: Builder) -> Change | str:
 
 
 def _is_entered(node: cst.CSTNode, site: Site, builder: Builder) -> bool:
-    """Whether the value goes into `with` alone, through choices and one name."""
+    """Whether the value is entered and no more, through choices and one name."""
     above = _chosen(node, builder)
-    if isinstance(builder.tree.parent(above), cst.WithItem):
+    if _enters(above, builder):
         return True
     assign = builder.tree.parent(above)
     match assign:
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value=name))]):
             owner = site.scope.owner(name)
-            if assign.value is not above or owner is None or owner.kind != "function":
+            if assign.value is not above or owner is None:
                 return False
-            loads = builder.tree.loads_of(name, owner)
-            ends = (builder.tree.parent(_chosen(load, builder)) for load, _ in loads)
-            return bool(loads) and all(isinstance(end, cst.WithItem) for end in ends)
+            loads = [_chosen(load, builder) for load, _ in builder.tree.loads_of(name, owner)]
+            return bool(loads) and all(_enters(load, builder) for load in loads)
     return False
+
+
+def _enters(node: cst.CSTNode, builder: Builder) -> bool:
+    """Whether a value stands in `with`, or goes into `stack.enter_context`."""
+    parent = builder.tree.parent(node)
+    if not isinstance(parent, cst.Arg):
+        return isinstance(parent, cst.WithItem)
+    call = builder.tree.parent(parent)
+    name = call.func if isinstance(call, cst.Call) else None
+    return isinstance(name, cst.Attribute) and name.attr.value == "enter_context"
 
 
 def _chosen(node: cst.CSTNode, builder: Builder) -> cst.CSTNode:
