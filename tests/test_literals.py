@@ -98,7 +98,7 @@ def test_backend_of_something_else_is_left_alone() -> None:
 
 # -- backends of torch.compile --------------------------------------------------------------------
 
-# What stands in a function of a model and of flags; the backend is rewritten, or the reason is given.
+# What stands in a function of a model and of flags, and the reason where the backend is left.
 COMPILED = {
     "argument": ("return torch.compile(m, backend={})", None),
     "method": ("m.compile(backend={}, dynamic=False)", None),

@@ -1,4 +1,4 @@
-"""Where a string goes that names a backend of `torch.compile`: into its call, or on the way there."""
+"""Where the name of a backend of `torch.compile` goes: into its call, or into a name on the way."""
 
 from __future__ import annotations
 

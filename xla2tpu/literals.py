@@ -33,7 +33,7 @@ _PRINTERS = frozenset(
 _XLA = re.compile(r"xla(:(\d+|%[sd]|\{\w*\})?)?\Z")
 _RENDEZVOUS = re.compile(r"(xla|pjrt)://")
 # What the backends of torch_xla ignored, and TorchTPU's reads or refuses.
-_OPTIONS = 'Use backend="tpu" without mode, options and dynamic=True: torch_xla\'s ignored the first two.'
+_OPTIONS = 'Use backend="tpu" and leave out mode, options and dynamic=True, or choose them anew.'
 # A run with the safe fixes alone may have taken the imports, and left the tests of a device.
 _MIGRATED = re.compile(r"""(?:\btorch\.device\(|\.to\(|\bdevice=)["']tpu["']""")
 _OUTSIDE_GUARD = "XLA006"

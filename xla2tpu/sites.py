@@ -197,7 +197,11 @@ class References:
 
     def _operators(self, found: dict[int, Reference]) -> None:
         """Operators of torch_xla, which are attributes of torch: ``torch.ops.xla.gmm``."""
-        names = {b.name for b in self.tree.bindings if b.path and f"{OPERATORS}.".startswith(f"{b.path}.")}
+        names = {
+            b.name
+            for b in self.tree.bindings
+            if b.path and f"{OPERATORS}.".startswith(f"{b.path}.")
+        }
         for name in names:
             for load, scope in self.tree.loads.get(name, []):
                 node: cst.BaseExpression = load
@@ -210,9 +214,7 @@ class References:
                         break
                 if path and f"{path}.".startswith(f"{OPERATORS}."):
                     call = parent if isinstance(parent, cst.Call) and parent.func is node else None
-                    found[id(node)] = Reference(
-                        node, path, scope, Meaning(path), None, call, False
-                    )
+                    found[id(node)] = Reference(node, path, scope, Meaning(path), None, call, False)
 
     def _free(self, name: str, loads: Sequence[tuple[cst.Name, Scope]]) -> bool:
         return any(scope.owner(name) is None for _, scope in loads)
