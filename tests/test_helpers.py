@@ -456,3 +456,64 @@ def test_two_processes(tmp_path: Path) -> None:
         "0-test.pt",
         "1-host.pt",
     ]
+
+
+# -- loops in place of single XLA operations ---------------------------------------------------
+
+
+def test_scan_is_a_running_sum() -> None:
+    scan = make("scan")
+    values = torch.arange(6.0).reshape(3, 2).requires_grad_()
+    last, totals = scan(lambda total, value: (total + value, total + value), torch.zeros(2), values)
+    assert totals.tolist() == [[0.0, 1.0], [2.0, 4.0], [6.0, 9.0]]
+    assert last.tolist() == totals[-1].tolist()
+    totals.sum().backward()
+    assert values.grad.tolist() == [[3.0, 3.0], [2.0, 2.0], [1.0, 1.0]]
+
+
+def test_scan_takes_and_gives_structures() -> None:
+    def step(carry: Any, given: Any) -> Any:
+        kept = {"sum": carry["sum"] + given["a"] * given["b"][0], "steps": carry["steps"] + 1}
+        return kept, (given["a"], [None, kept["sum"]])
+
+    first, second = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    start = {"sum": torch.tensor(0.0), "steps": torch.tensor(0)}
+    last, (copies, (nothing, sums)) = make("scan")(step, start, {"a": first, "b": (second,)})
+    assert (last["sum"].item(), last["steps"].item()) == (11.0, 2)
+    assert copies.tolist() == [1.0, 2.0]
+    assert nothing is None
+    assert sums.tolist() == [3.0, 11.0]
+
+
+def test_scan_refuses_steps_of_different_number() -> None:
+    with pytest.raises(ValueError, match="longer"):
+        make("scan")(lambda c, x: (c, x[0]), torch.zeros(1), (torch.zeros(2), torch.zeros(3)))
+
+
+def test_run_layers() -> None:
+    run_layers = make("run_layers")
+    layers = [torch.nn.Linear(2, 2) for _ in range(3)]
+    value = torch.randn(4, 2)
+    assert torch.equal(run_layers(layers, value), torch.nn.Sequential(*layers)(value))
+    assert run_layers([], value) is value
+    steps = [lambda x, y: (x + y, y), lambda x, y: (x * y, y)]
+    assert run_layers(steps, (1, 2)) == (6, 2)
+
+
+@pytest.mark.parametrize("length", [0, 1, 4, 6, 7, 9])
+def test_repeat_to_length(length: int) -> None:
+    values, repeats = [10, 20, 30, 40, 50], [0, 2, 0, 4, 0]
+    every = [v for v, n in zip(values, repeats, strict=True) for _ in range(n)] + [50] * 9
+    made = make("repeat_to_length")(torch.tensor(values), torch.tensor(repeats), length)
+    assert made.tolist() == every[:length]
+
+
+def test_segment_mask() -> None:
+    segment_mask = make("segment_mask")
+    queries, keys = torch.tensor([[1, 1, 2]]), torch.tensor([[1, 2, 2, 3]])
+    mask = segment_mask(queries, keys)
+    assert mask.shape == (1, 1, 3, 4)
+    assert mask[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 1, 0]]
+    causal = segment_mask(keys, keys, True)[0, 0].int().tolist()
+    assert causal == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
+    assert segment_mask(queries[None], keys[None]).shape == (1, 1, 1, 3, 4)

@@ -96,6 +96,56 @@ def test_backend_of_something_else_is_left_alone() -> None:
     assert [(f.rule, f.reason) for f in result.findings] == [("XLA904", "whole-program")]
 
 
+# -- backends of torch.compile --------------------------------------------------------------------
+
+# What stands in a function of a model and of flags, and the reason where the backend is left.
+COMPILED = {
+    "argument": ("return torch.compile(m, backend={})", None),
+    "method": ("m.compile(backend={}, dynamic=False)", None),
+    "partial": ("return functools.partial(torch.compile, backend={})(m)", None),
+    "fallback": ("return torch.compile(m, backend=flags.backend or {})", None),
+    "optimize": ("return torch._dynamo.optimize({})(m)", None),
+    "optimize by name": ("return torch._dynamo.optimize(backend={})(m)", None),
+    "name": ("b = {}\n    return torch.compile(m, backend=b)", None),
+    "annotated name": ("b: str = {}\n    return torch.compile(m, backend=b)", None),
+    "seen by a closure": ("b = {}\n    return lambda: torch.compile(m, backend=b)", None),
+    "one of two values": (
+        'b = "inductor"\n    if flags.tpu:\n        b = {}\n    return torch.compile(m, backend=b)',
+        None,
+    ),
+    "unread options": ("return torch.compile(m, backend={}, options=None, mode='default')", None),
+    "options": ("return torch.compile(m, backend={}, options=flags)", "argument-not-supported"),
+    "mode": ("return torch.compile(m, backend={}, mode=flags.mode)", "argument-not-supported"),
+    "dynamic": (
+        "b = {}\n    return torch.compile(m, backend=b, dynamic=True)",
+        "argument-not-supported",
+    ),
+    "printed": ("b = {}\n    print(b)\n    return torch.compile(m, backend=b)", "user-option"),
+    "handed on": ("b = {}\n    return flags(m, b)", "user-option"),
+    "unused name": ("b = {}", "user-option"),
+    "attribute": ("m.b = {}\n    return torch.compile(m, backend=m.b)", "user-option"),
+    "another parameter": ("return torch.compile(m, mode={})", "user-option"),
+    "another function": ("return flags.compile_with(m, backend={})", "user-option"),
+    "the model": ("return torch.compile({})", "user-option"),
+    "condition": ("return torch.compile(m, backend=m if {} else flags)", "user-option"),
+    "compared": ("return flags == {}", "user-option"),
+    "key": ("return torch.compile(m, **{{{}: flags}})", "user-option"),
+}
+
+
+@pytest.mark.parametrize("form", COMPILED)
+def test_backend_of_compile(form: str) -> None:
+    body, reason = COMPILED[form]
+    program = "import functools\n\nimport torch\n\n\ndef prepare(m, flags):\n    "
+    source = f"{program}{body.format(repr('openxla'))}\n"
+    if reason is None:
+        result = check_transformed(source, f"{program}{body.format(repr('tpu'))}\n", todo=False)
+    else:
+        result = check_noop(source, todo=False)
+    found = [(f.rule, f.reason) for f in result.findings if f.rule == "XLA903"]
+    assert found == [("XLA903", reason)]
+
+
 # -- other packages' tests -----------------------------------------------------------------------
 
 

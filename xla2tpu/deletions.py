@@ -89,12 +89,13 @@ class Deletions:
         if any(t for _, _, t in run):
             return edits
         first, last = run[0][0], run[-1][1]
-        if any(first <= at <= last for at in self.added_at):
+        added = {at for at in self.added_at if first <= at <= last}
+        if added - {first} or (added and len(run) == 1):
             return edits
         edits = [Text(first, last, "")]
         above = self.lines.index(first)
         before = 0
-        while self.lines.is_blank(above - 1 - before):
+        while not added and self.lines.is_blank(above - 1 - before):
             before += 1
         below = self.lines.index(last)
         after = 0
@@ -104,7 +105,8 @@ class Deletions:
         at_end = below + after >= len(self.lines.starts) - 1 and not self.lines.content(
             below + after
         )
-        header = above - before == 0 or self._opens_suite(above - before - 1)
+        # What is put in above the run is what stands there.
+        header = not added and (above - before == 0 or self._opens_suite(above - before - 1))
         closes = at_end or len(self.lines.indent(self._at(below + after))) < len(
             self.lines.indent(first)
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from xla2tpu import devices, environment, frameworks, processgroups, syntax
+from xla2tpu import compilebackends, devices, environment, frameworks, processgroups, syntax
 from xla2tpu.changes import Builder
 from xla2tpu.comments import MARK
 from xla2tpu.model import Applicability
@@ -32,7 +32,8 @@ _PRINTERS = frozenset(
 )
 _XLA = re.compile(r"xla(:(\d+|%[sd]|\{\w*\})?)?\Z")
 _RENDEZVOUS = re.compile(r"(xla|pjrt)://")
-_OPENXLA = frozenset({"openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_once"})
+# What the backends of torch_xla ignored, and TorchTPU's reads or refuses.
+_OPTIONS = 'Use backend="tpu" and leave out mode, options and dynamic=True, or choose them anew.'
 # A run with the safe fixes alone may have taken the imports, and left the tests of a device.
 _MIGRATED = re.compile(r"""(?:\btorch\.device\(|\.to\(|\bdevice=)["']tpu["']""")
 _OUTSIDE_GUARD = "XLA006"
@@ -88,7 +89,7 @@ class Literals:
             return self._device(node, value, scope)
         if _RENDEZVOUS.match(value):
             return self._simple("rendezvous-url", node, value, scope, reason="whole-program")
-        if value in _OPENXLA:
+        if value in compilebackends.NAMES:
             return self._backend(node, value, scope)
         if environment.is_variable(value):
             return self._variable(node, value, scope)
@@ -218,19 +219,18 @@ class Literals:
     def _backend(self, node: cst.SimpleString, value: str, scope: Scope) -> Site | None:
         """The name of a dynamo backend, in ``torch.compile(backend=...)`` or on the way there."""
         site = self._simple("dynamo-backend", node, value, scope, reason="user-option")
-        call = self._argument_of(node)
-        arg = self.tree.parent(node)
         if site is None:
             return None
-        callee = self.builder.callee(call, scope) if call is not None else None
-        takes_it = callee in ("torch.compile", "torch._dynamo.optimize")
-        if takes_it and isinstance(arg, cst.Arg):
-            keyword = arg.keyword.value if arg.keyword is not None else "backend"
-            if keyword == "backend":
-                start, end = self.tree.span(node)
-                text = f"{node.prefix}{node.quote}tpu{node.quote}"
-                site.change = Change(cuts=[Cut(start, end, (text,))], replaced=[node])
-                site.reason, site.applicability = None, Applicability.UNSAFE
+        reason = compilebackends.refusal(node, scope, self.builder)
+        if reason is not None:
+            site.refuse(reason)
+            if reason == "argument-not-supported":
+                site.advice = _OPTIONS
+            return site
+        start, end = self.tree.span(node)
+        text = f"{node.prefix}{node.quote}tpu{node.quote}"
+        site.change = Change(cuts=[Cut(start, end, (text,))], replaced=[node])
+        site.reason, site.applicability = None, Applicability.UNSAFE
         return site
 
     def _variable(self, node: cst.SimpleString, value: str, scope: Scope) -> Site | None:

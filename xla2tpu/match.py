@@ -29,6 +29,8 @@ _COUNTS = frozenset({"XLA305", "XLA306", "XLA307", "XLA308", "XLA309"})
 _LOADERS = frozenset({"XLA503", "XLA504"})
 _SPMD = re.compile(r"\.(use_spmd|spmd|xla_sharding|spmd_fully_sharded_data_parallel)\b")
 _DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*\Z")
+# A setting that stands in a class, such as `FlashAttention.DEFAULT_BLOCK_SIZES`.
+_OF_CLASS = re.compile(r"\.[A-Z]\w*\.[A-Z_]+\Z")
 _LITERAL = re.compile(r"""\A(['"])([^'"\\]*)\1\Z""")
 
 
@@ -137,8 +139,8 @@ class Matcher:
         node = reference.node
         parent = self.tree.parent(node)
         # A transform tells apart what a value may be, and where its attributes are set.
-        judged = "()." in site.path and any(c.action == "transform" for c in site.rule.cases)
-        if judged:
+        attribute = "()." in site.path or _OF_CLASS.search(site.path)
+        if attribute and any(c.action == "transform" for c in site.rule.cases):
             return None
         if id(node) in self.tree.stored:
             return "store-or-delete"

@@ -95,7 +95,8 @@ class Naming:
         while name in self.tree.names:
             name = f"_{name}"
         text = re.sub(r"\s+as\s+\w+\Z", "", needed.statement)
-        return name, f"{text} as {name}"
+        own = text.startswith("from ") and text.endswith(f" import {name}")
+        return name, text if own else f"{text} as {name}"
 
     @functools.cached_property
     def guarded_torch(self) -> cst.CSTNode | None:

@@ -90,7 +90,7 @@ class _Placer:
         for (_, text), host in inner.items():
             edits.append(self._in_place(text, host))
         if codes:
-            edits.append(self._helpers(codes, first_use, {e.start for e in edits}))
+            edits.append(self._helpers(codes, first_use, {e.start: e.content for e in edits}))
         return edits
 
     def _from_module(self, module: str, helpers: list[str]) -> list[str]:
@@ -329,7 +329,7 @@ class _Placer:
 
     # -- helpers -----------------------------------------------------------------------------
 
-    def _helpers(self, codes: list[str], use: int | None, added: set[int]) -> Text:
+    def _helpers(self, codes: list[str], use: int | None, added: dict[int, str]) -> Text:
         newline = self.plan.newline
         limit = use if use is not None else len(self.body)
         block = 2 * newline
@@ -351,7 +351,7 @@ class _Placer:
             if not added and all(self._gone(i) for i in range(leading[-1] + 1)):
                 block = ""
             elif at not in added:
-                block = newline * max(0, 2 - self._blanks_above(leading[-1]))
+                block = newline * max(0, 2 - self._blanks_above(leading[-1], added))
             return Text(at, at, f"{lead}{block}{text}{newline}{more}", 2)
         index = min(limit, self.head)
         if index < len(self.body):
@@ -360,16 +360,25 @@ class _Placer:
             return Text(at, at, f"{lead}{text}{newline}{block}", 2)
         return Text(self._end(), self._end(), f"{newline}{block}{text}{newline}", 2)
 
-    def _blanks_above(self, index: int) -> int:
-        """The blank lines that end up above a place where statements vanish, 0 where none do."""
-        if not self._gone(index):
-            return 0
-        while index and self._gone(index - 1):
-            index -= 1
-        line = self.lines.index(self._before(index))
+    def _blanks_above(self, index: int, added: dict[int, str]) -> int:
+        """The blank lines that end up above a place where statements vanish, 0 where none do.
+
+        Those between vanished statements stay too, up to an import that is put in.
+        """
         blanks = 0
-        while blanks < line and self.lines.is_blank(line - 1 - blanks):
-            blanks += 1
+        while index >= 0 and self._gone(index):
+            at = self._before(index)
+            if at in added:
+                blanks += added[at].endswith(2 * self.plan.newline)
+                break
+            line = self.lines.index(at)
+            above = 0
+            while above < line and self.lines.is_blank(line - 1 - above):
+                above += 1
+            blanks += above
+            if index and self._after(index - 1) in added:
+                break
+            index -= 1
         return blanks
 
 

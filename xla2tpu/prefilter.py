@@ -15,7 +15,7 @@ GUARD_PACKAGES = frozenset(
     }
 )  # fmt: skip
 
-_XLA_MARKS = (b"torch-xla", b"xla2tpu", b"openxla", b"torchxla_trace")
+_XLA_MARKS = (b"torch-xla", b"xla2tpu", b"openxla", b"torchxla_trace", b"ops.xla.")
 _OTHER_MARKS = (b"XLA_USE_", b"XLA_DOWNCAST")
 # The package's own name, and not a part of `is_torch_xla_available`.
 _PACKAGE = re.compile(rb"(?<![A-Za-z0-9_])torch_xla")

@@ -133,9 +133,13 @@ class Reference:
     path: str
     scope: Scope
     meaning: Meaning
-    root: cst.Name
+    root: cst.Name | None
     call: cst.Call | None
     aliased: bool
+
+
+# Where torch shows the operators that torch_xla registers.
+OPERATORS = "torch.ops.xla"
 
 
 def modules_of(rules: RuleSet) -> frozenset[str]:
@@ -143,6 +147,8 @@ def modules_of(rules: RuleSet) -> frozenset[str]:
     found: set[str] = {"torch_xla", "torch_xla_py"}
     for rule in rules.rules.values():
         for path in rule.apis:
+            if path.startswith(f"{OPERATORS}."):
+                continue
             wildcard = path.endswith(".*")
             parts = path.removesuffix(".*").split(".")
             for length in range(1, len(parts) + wildcard):
@@ -185,7 +191,30 @@ class References:
             for load, scope in loads:
                 self._follow(load, scope, found)
         self._held(candidates, found)
+        if "ops" in self.tree.text:
+            self._operators(found)
         return list(found.values())
+
+    def _operators(self, found: dict[int, Reference]) -> None:
+        """Operators of torch_xla, which are attributes of torch: ``torch.ops.xla.gmm``."""
+        names = {
+            b.name
+            for b in self.tree.bindings
+            if b.path and f"{OPERATORS}.".startswith(f"{b.path}.")
+        }
+        for name in names:
+            for load, scope in self.tree.loads.get(name, []):
+                node: cst.BaseExpression = load
+                path = self.names.expression(load, scope).path
+                parent = self.tree.parent(node)
+                while path and isinstance(parent, cst.Attribute) and parent.value is node:
+                    node, path = parent, f"{path}.{parent.attr.value}"
+                    parent = self.tree.parent(node)
+                    if path.startswith(f"{OPERATORS}."):
+                        break
+                if path and f"{path}.".startswith(f"{OPERATORS}."):
+                    call = parent if isinstance(parent, cst.Call) and parent.func is node else None
+                    found[id(node)] = Reference(node, path, scope, Meaning(path), None, call, False)
 
     def _free(self, name: str, loads: Sequence[tuple[cst.Name, Scope]]) -> bool:
         return any(scope.owner(name) is None for _, scope in loads)
@@ -297,6 +326,13 @@ class References:
                     return
                 break
             if path not in self.modules:
+                if isinstance(parent, cst.Attribute) and parent.value is node:
+                    # A method of a class, which has an entry of its own.
+                    method = f"{path}.{parent.attr.value}"
+                    covered = self.rules.lookup(method)
+                    if covered is not None and covered[1].path == method:
+                        node, path, aliased = parent, method, False
+                        parent = self.tree.parent(node)
                 break
             if isinstance(parent, cst.Attribute) and parent.value is node:
                 node, path = parent, handed_on(f"{path}.{parent.attr.value}")
