@@ -22,7 +22,8 @@ LAYERS = {
     "batches loaders environment literals importsites workers processgroups match missingops "
     "edits vanished layout deletions helpertexts placing plan constants fsdparguments shardings",
     "transforms": "transforms",
-    "engine": "analysis afterswap parallelplan markers findings engine helpersmodule",
+    "engine": "analysis afterswap plansteps shardingsteps plainsteps parallelplan markers findings "
+    "engine helpersmodule",
     "files": "files exampleruns",
     "running": "config discover projectfacts manualplan writer batch runner baseline",
     "report": "report",
