@@ -137,7 +137,7 @@ class _FilePlan(Steps):
         elif code in ("XLA811", "XLA816"):
             yield from self._of_wrapper(site, name)
         elif code == "XLA812":
-            arguments = "" if site.call is None else ", ".join(map(self.source, site.call.args))
+            arguments = "" if site.call is None else self.arguments(site.call.args)
             yield self.step(
                 site.node, "model", "activation checkpointing of a module",
                 f"checkpoint_wrapper({arguments})", "Before fully_shard",
@@ -150,14 +150,18 @@ class _FilePlan(Steps):
         elif code in ("XLA814", "XLA817", "XLA818"):
             yield from self._checkpoint(site, name)
         elif code == "XLA809" and name in _DTENSOR and site.call is not None:
-            given = ", ".join(map(self.source, site.call.args))
-            target = self.replaced(site.call, f"{_DTENSOR[name]}({given})")
+            new = f"{_DTENSOR[name]}({self.arguments(site.call.args)})"
+            target = self.replaced(site.call, new)
             note = 'The mesh is one of init_device_mesh("tpu", ...)'
             yield self.step(site.node, "model", title(site), target, note)
         elif name in ("clear_sharding", "shard_as") and site.call is not None:
             yield self.layouts.relayout(site, name, site.call)
         elif code in _ALONG:
             target, note = _COUNTS.get(name, ("", site.advice or site.rule.advice))
+            is_loader = code in ("XLA503", "XLA504") and "()" not in site.path
+            if is_loader and site.call is not None and site.call.args:
+                target = self.source(site.call.args[0].value)
+                note = "The loader itself, whose batches are moved by .to(device) in the loop"
             if target and site.call is not None:
                 target = self.replaced(site.call, target)
             yield self.step(site.node, _ALONG[code], title(site), target, note)
@@ -201,8 +205,8 @@ class _FilePlan(Steps):
         stage = stages.get(name, "optimizer")
         if name == "clip_grad_norm_" and site.call is not None:
             model = self.source(site.call.func)[: -len(".clip_grad_norm_")]
-            rest = "".join(f", {self.source(arg)}" for arg in site.call.args)
-            call = f"torch.nn.utils.clip_grad_norm_({model}.parameters(){rest})"
+            rest = self.arguments(site.call.args)
+            call = f"torch.nn.utils.clip_grad_norm_({model}.parameters(), {rest})"
             target = self.replaced(site.call, call)
             note = "The norm is a DTensor: .full_tensor() on all ranks before .item()"
             yield self.step(site.node, stage, "clipping of gradients", target, note)

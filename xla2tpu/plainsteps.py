@@ -111,7 +111,7 @@ class PlainSteps(Steps):
         data, shuffle = given["dataset"], given.get("shuffle", "False")
         size = given.get("batch_size", "1")
         size = size if re.fullmatch(r"[\w.]+", size) else f"({size})"
-        rest = "".join(f", {self.source(a)}" for a in bound.keywords)
+        rest = f", {self.arguments(bound.keywords)}" if bound.keywords else ""
         lines = [*self._replicas()]
         if not re.fullmatch(r"[\w.]+", data):
             lines.append(f"dataset = {data}")

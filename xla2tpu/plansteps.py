@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import libcst as cst
 
@@ -26,6 +27,7 @@ class Steps:
         self, node: cst.CSTNode, stage: str, what: str, target: str, note: str = "",
         devices: int | None = None,
     ) -> Step:  # fmt: skip
+        """A step at the place of a node; the parts are those of `Step`."""
         start, lines = self.tree.span(node)[0], self.it.plan.lines
         note = note[:1].upper() + note[1:].removesuffix(".")
         line = lines.index(start)
@@ -42,15 +44,25 @@ class Steps:
         if not isinstance(statement, cst.BaseSmallStatement):
             return new
         (start, end), (a, b) = self.tree.span(statement), self.tree.span(node)
-        return " ".join(f"{self.tree.text[start:a]}{new}{self.tree.text[b:end]}".split())
+        return one_line(f"{self.tree.text[start:a]}{new}{self.tree.text[b:end]}")
 
     def source(self, node: cst.CSTNode) -> str:
-        return " ".join(self.tree.source(node).split())
+        """The text of a node, on one line."""
+        return one_line(self.tree.source(node))
+
+    def arguments(self, args: Sequence[cst.Arg]) -> str:
+        """Arguments as they are given, without what stands around them."""
+        names = ("" if a.keyword is None else f"{a.keyword.value}=" for a in args)
+        return ", ".join(
+            f"{a.star}{name}{self.source(a.value)}" for a, name in zip(args, names, strict=True)
+        )
 
     def meaning(self, call: cst.Call) -> str:
+        """The dotted path of what is called, empty where it is not known."""
         return self.builder.callee(call, self.tree.scope(call)) or ""
 
     def is_over_loader(self, node: cst.BaseExpression) -> bool:
+        """Whether what a loop goes over gives batches, by its meaning or its name."""
         while isinstance(node, cst.Call):
             func = node.func.attr if isinstance(node.func, cst.Attribute) else node.func
             name = func.value if isinstance(func, cst.Name) else ""
@@ -65,4 +77,17 @@ class Steps:
 
 
 def title(site: Site) -> str:
-    return f"`{site.path.rpartition('.')[2]}`: {site.rule.title[:1].lower()}{site.rule.title[1:]}"
+    """What a place is, in the words of its rule."""
+    words = site.rule.title
+    if words[1:2].islower():
+        words = words[:1].lower() + words[1:]
+    return f"`{site.path.rpartition('.')[2]}`: {words}"
+
+
+def one_line(text: str) -> str:
+    """Code without its line breaks; with comments in it, it stays as it is."""
+    if "\n" not in text or "#" in text:
+        return text
+    text = re.sub(r"([(\[{])[ \t]*\r?\n\s*", r"\1", text)
+    text = re.sub(r"\s*\n\s*([)\]}])", r"\1", text)
+    return re.sub(r"\s*\n\s*", " ", text)

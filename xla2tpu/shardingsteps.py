@@ -79,6 +79,9 @@ class ShardingSteps(Steps):
         elif mesh.kind != "get_1d_mesh":
             notes.append("its shape has to multiply to the world size")
         target = self.replaced(mesh.call, new)
+        arg = self.tree.parent(mesh.call)
+        if any(arg in s.call.args for s in self.it.sites if s.call and _sets_global(s)):
+            target = f"MESH = {new}"
         return self.step(site.node, "mesh", "mesh", target, "; ".join(notes), mesh.devices)
 
     def _hybrid(self, given: Callable[[str], str | None], mesh: Mesh) -> str:
@@ -103,7 +106,9 @@ class ShardingSteps(Steps):
 
     def global_mesh(self, site: Site, name: str) -> Step:
         if name == "set_global_mesh" and site.call is not None and site.call.args:
-            target = f"MESH = {self.source(site.call.args[0].value)}"
+            given = site.call.args[0].value
+            made = any(found.call is given for found in self.it.shardings.meshes.values())
+            target = "" if made else f"MESH = {self.source(given)}"
             note = "There is no global mesh: hand it on, or keep it in a variable of a module"
         else:
             target, note = "", "Take the mesh from where it is made; there is no global one"
@@ -112,12 +117,15 @@ class ShardingSteps(Steps):
     def relayout(self, site: Site, name: str, call: cst.Call) -> Step:
         """Where an annotation is taken away, or taken over from another tensor."""
         given = [self.source(arg.value) for arg in call.args]
-        if name == "clear_sharding":
-            target, note = f"{''.join(given[:1])}.full_tensor()", "It gathers: all ranks call it"
-        else:
-            a, b = (*given, "a", "b")[:2]
-            target, note = f"{b}.redistribute({a}.device_mesh, {a}.placements)", "For DTensors"
-        return self.step(site.node, "activations", title(site), self.replaced(call, target), note)
+        target, note = "", site.rule.advice
+        if name == "clear_sharding" and len(given) == 1:
+            new, note = f"{given[0]}.full_tensor()", "It gathers: all ranks call it"
+            target = self._assigned(call, call.args[0].value, new)
+        elif name == "shard_as" and len(given) == 2:
+            a, b = given
+            target = f"{b} = {b}.redistribute({a}.device_mesh, {a}.placements)"
+            note = "Where both are DTensors"
+        return self.step(site.node, "activations", title(site), target, note)
 
     def annotation(self, site: Site, sharding: Sharding) -> Step:
         name = site.path.rpartition(".")[2]
@@ -162,9 +170,15 @@ class ShardingSteps(Steps):
     def _assigned(self, call: cst.Call, tensor: cst.BaseExpression, new: str) -> str:
         """The statement with the new text for a call; what annotated in place assigns now."""
         if not isinstance(self.tree.parent(call), cst.Expr):
-            return self.replaced(call, new)
+            return self._in_place(call, new)
         is_name = isinstance(tensor, (cst.Name, cst.Attribute))
         return f"{self.source(tensor)} = {new}" if is_name else new
+
+    def _in_place(self, call: cst.Call, new: str) -> str:
+        """The statement with the new text for a call, and for what asks for its global tensor."""
+        above = self.tree.parent(call)
+        asks = isinstance(above, cst.Attribute) and above.attr.value == "global_tensor"
+        return self.replaced(above if asks and above is not None else call, new)
 
     def _manual_region(
         self, site: Site, sharding: Sharding, name: str, tensor: str, mesh: str, text: str, why: str
@@ -177,7 +191,7 @@ class ShardingSteps(Steps):
         else:
             new = f"DTensor.from_local({tensor}, {mesh}, {text})"
             what, note = "way out of a region of local shapes", "Give shape and stride of the whole"
-        target = self.replaced(sharding.call, new)
+        target = self._in_place(sharding.call, new)
         return self.step(site.node, "activations", what + why, target, note)
 
     def _role(self, site: Site, name: str, node: cst.BaseExpression) -> str:
@@ -212,6 +226,10 @@ class ShardingSteps(Steps):
         if tensor is None:
             return name == "ShardingSpec"
         return name == "mark_sharding" and self._role(site, name, tensor) == "input"
+
+
+def _sets_global(site: Site) -> bool:
+    return site.path.endswith(".set_global_mesh")
 
 
 def _names(target: cst.CSTNode) -> set[str]:
