@@ -190,6 +190,30 @@ def test_lines_that_start_a_program(tmp_path: Path) -> None:
     assert {s["stage"] for s in found[3:]} == {"mesh"}
 
 
+def test_notebooks(tmp_path: Path) -> None:
+    cells = ["%matplotlib inline\n" + MESH, "import torch_xla.runtime as xr\n\nxr.use_spmd()\n"]
+    notebook = {
+        "cells": [
+            {"cell_type": "markdown", "metadata": {}, "source": ["# Text"]},
+            *(
+                {
+                    "cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [],
+                    "source": cell.splitlines(keepends=True),
+                }
+                for cell in cells
+            ),
+        ],
+        "metadata": {}, "nbformat": 4, "nbformat_minor": 5,
+    }  # fmt: skip
+    found = steps(tmp_path, {"a.ipynb": json.dumps(notebook, indent=1)})
+    assert [(s["stage"], s["path"], s["cell"], s["line"], s["column"]) for s in found] == [
+        ("launch", "a.ipynb", 3, 3, 1),
+        ("group", "a.ipynb", 3, 3, 1),
+        ("mesh", "a.ipynb", 2, 5, 8),
+    ]
+    assert "a.ipynb:cell 2:5:8 mesh" in migrate(tmp_path).stderr
+
+
 def test_meshes_of_different_sizes(tmp_path: Path) -> None:
     more = "other = xs.Mesh(np.arange(8), (8,))\n"
     (plan,) = document(tmp_path, {"a.py": MESH + more})["plans"]
@@ -288,7 +312,8 @@ def test_code_for_parameters_runs(tmp_path: Path) -> None:
         "dist.init_process_group('fake', rank=3, world_size=4, store=FakeStore())\n"
         "mesh = init_device_mesh('cpu', (2, 2), mesh_dim_names=('data', 'model'))\n"
         "def shapes():\n"
-        "    return [tuple(p.to_local().shape) for p in model.parameters() if hasattr(p, 'to_local')]\n"
+        "    laid = (p for p in model.parameters() if hasattr(p, 'to_local'))\n"
+        "    return [tuple(p.to_local().shape) for p in laid]\n"
         "model = nn.Linear(8, 6)\n"
     )
     program = "\n".join((*plan["imports"], setup, one, "print(shapes())"))

@@ -89,8 +89,10 @@ def _plan(
         steps += _variables(results)
         scripts = [r.path for r in programs] + importers
         steps += _launch_lines(paths, root, scripts, configs)
-    steps.sort(key=lambda s: (_ORDER[s.stage], s.path.split(os.sep), s.line, s.column))
-    return ManualPlan(discover.shown(root), _notes(steps), _imports(steps), tuple(steps))
+    steps.sort(key=lambda s: (_ORDER[s.stage], s.path.split(os.sep), s.cell or 0, s.line, s.column))
+    below = os.path.relpath(root)
+    shown = discover.shown(root) if below.startswith(os.pardir) else below
+    return ManualPlan(shown, _notes(steps), _imports(steps), tuple(steps))
 
 
 def _notes(steps: Sequence[Step]) -> tuple[str, ...]:

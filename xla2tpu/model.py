@@ -151,7 +151,8 @@ class Step:
 
     ``stage`` is a word of `STAGES`, ``what`` says what the place is, ``target``
     is code for it, empty where nothing takes its place, and ``note`` what to mind. Line and column
-    count from 1, in the file before the run. ``devices``: what a mesh of constant shape needs.
+    count from 1, in the file before the run; in a notebook lines count in the ``cell``.
+    ``devices``: what a mesh of constant shape needs.
     """
 
     stage: str
@@ -162,6 +163,13 @@ class Step:
     target: str
     note: str = ""
     devices: int | None = None
+    cell: int | None = None
+
+    @property
+    def where(self) -> str:
+        """Line and column as people read them, in a notebook behind the cell."""
+        cell = "" if self.cell is None else f"cell {self.cell}:"
+        return f"{cell}{self.line}:{self.column}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,12 +91,12 @@ def steps(it: Analysis, around: frozenset[str] = frozenset()) -> list[Step]:
 class _FilePlan(Steps):
     def __init__(self, it: Analysis, around: frozenset[str]) -> None:
         super().__init__(it)
-        left = (s for s in it.sites if s.counts and not s.fixable and s not in it.suppressed)
+        left = (s for s in it.reported if s.counts and not s.fixable and s not in it.suppressed)
         self.kinds = kinds(s.rule.code for s in left) | around
         self.layouts = ShardingSteps(it)
 
     def all(self) -> Iterator[Step]:
-        for site in self.it.sites:
+        for site in self.it.reported:
             if site in self.it.suppressed or not (site.counts or site.rule.code[3] == "9"):
                 continue
             if _VARIABLES.match(site.path):
@@ -132,6 +132,12 @@ class _FilePlan(Steps):
                 yield self._wrapper(site, shardings.wrappings[site])
         elif code == "XLA801":
             yield self._use_spmd(site)
+            if self.it.settings.notebook:
+                note = (
+                    "Other processes cannot have what a notebook defines, nor the TPU that it uses"
+                )
+                target = "%%writefile train.py"
+                yield self.step(site.node, "launch", "program of a notebook", target, note)
         elif code == "XLA803":
             yield self.layouts.global_mesh(site, name)
         elif code in ("XLA811", "XLA816"):

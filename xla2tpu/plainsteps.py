@@ -171,6 +171,8 @@ class PlainSteps(Steps):
     def entry(self, node: cst.If) -> Iterator[Step]:
         if not self.single_controller or self.tree.parent(node) is not self.tree.module:
             return
+        if self.it.settings.notebook:
+            return
         if "__name__" not in self.source(node.test):
             return
         yield self.step(

@@ -182,6 +182,7 @@ def _schema() -> dict[str, Any]:
         target=_TEXT,
         note=_TEXT,
         devices={"anyOf": [_POSITION, {"type": "null"}]},
+        cell={"anyOf": [_POSITION, {"type": "null"}]},
     )
     plan = _object(project=_TEXT, notes=_list(_TEXT), imports=_list(_TEXT), steps=_list(step))
     return {

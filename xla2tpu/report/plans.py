@@ -32,8 +32,8 @@ def stages(plan: ManualPlan) -> Iterator[tuple[str, list[list[Step]]]]:
 def place(steps: list[Step]) -> str:
     """Path, line and column of the first, and the lines of the others."""
     first = steps[0]
-    more = "".join(f", {step.line}:{step.column}" for step in steps[1:])
-    return f"{first.path.replace(os.sep, '/')}:{first.line}:{first.column}{more}"
+    more = "".join(f", {step.where}" for step in steps[1:])
+    return f"{first.path.replace(os.sep, '/')}:{first.where}{more}"
 
 
 def count(plan: ManualPlan) -> str:
