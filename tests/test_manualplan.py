@@ -179,15 +179,19 @@ def test_lines_that_start_a_program(tmp_path: Path) -> None:
             "run.sh": "cd x\n# python pkg/train.py\npython3 -u ./pkg/train.py --a 1\n",
             "job.yaml": "run: python -m pkg.train\n",
             "other.sh": "python other.py\npython prepkg/train.pyx\n",
+            "own/train.py": "",
+            "own/run.sh": "python train.py\n",
+            "Dockerfile": 'CMD ["python", "-u", "pkg/train.py", "--a", "1"]\n',
         },
     )
-    launch = {(s["path"], s["line"]): s["target"].splitlines()[1] for s in found[:3]}
+    launch = {(s["path"], s["line"]): s["target"].splitlines()[1] for s in found[:4]}
     assert launch == {
+        ("Dockerfile", 1): "torchrun --nproc_per_node=N pkg/train.py --a 1",
         ("job.yaml", 1): "torchrun --nproc_per_node=N -m pkg.train",
         ("pkg/train.py", 6): "torchrun --nproc_per_node=N pkg/train.py",
         ("run.sh", 3): "torchrun --nproc_per_node=N ./pkg/train.py --a 1",
     }
-    assert {s["stage"] for s in found[3:]} == {"mesh"}
+    assert {s["stage"] for s in found[4:]} == {"mesh"}
 
 
 def test_notebooks(tmp_path: Path) -> None:
@@ -298,6 +302,39 @@ def test_code_for_a_place(code: str, stage: str, target: str, tmp_path: Path) ->
     assert [(s["stage"], s["target"]) for s in found] == [(stage, target)]
 
 
+FAKE = """\
+import torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", rank=3, world_size=4, store=FakeStore())
+"""
+
+
+def run_as_one_of_four(*program: str) -> list[str]:
+    """What a program prints that believes to be rank 3 of 4, on the CPU."""
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join((FAKE, *program)).replace('"tpu"', '"cpu"')],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_code_for_a_wrapper_runs(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    shutil.copytree(FIXTURES / "xla_fsdp", tmp_path, dirs_exist_ok=True)
+    migrate(tmp_path, "--report", "r.json")
+    (plan,) = json.loads((tmp_path / "r.json").read_text())["plans"]
+    (code,) = [s["target"] for s in plan["steps"] if s["what"] == "wrapper of FSDP"]
+    printed = run_as_one_of_four(
+        *plan["imports"], (tmp_path / "net.py").read_text(), 'device = "cpu"', code,
+        "print([type(m).__name__ for m in model.modules() if hasattr(m, 'unshard')])",
+        "print({tuple(p.to_local().shape) for p in model.parameters() if p.dim() == 2})",
+    )  # fmt: skip
+    assert printed == ["['FSDPNet', 'FSDPBlock', 'FSDPBlock']", "{(4, 16)}"]
+
+
 def test_code_for_parameters_runs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     code = (
@@ -307,22 +344,20 @@ def test_code_for_parameters_runs(tmp_path: Path) -> None:
     (plan,) = document(tmp_path, {"a.py": HEAD + code})["plans"]
     one, every = (s["target"] for s in plan["steps"] if s["stage"] == "model")
     setup = (
-        "import torch, torch.distributed as dist\n"
-        "from torch.testing._internal.distributed.fake_pg import FakeStore\n"
-        "dist.init_process_group('fake', rank=3, world_size=4, store=FakeStore())\n"
-        "mesh = init_device_mesh('cpu', (2, 2), mesh_dim_names=('data', 'model'))\n"
+        'mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))\n'
         "def shapes():\n"
         "    laid = (p for p in model.parameters() if hasattr(p, 'to_local'))\n"
         "    return [tuple(p.to_local().shape) for p in laid]\n"
-        "model = nn.Linear(8, 6)\n"
     )
-    program = "\n".join((*plan["imports"], setup, one, "print(shapes())"))
-    program += "\nmodel = nn.Linear(8, 6)\n" + every + "\nprint(shapes())\n"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True,
-        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
-    )  # fmt: skip
-    assert done.stdout.splitlines() == ["[(6, 4)]", "[(3, 8), (3,)]"], done.stderr
+    made, shown = "model = nn.Linear(8, 6)", "print(shapes())"
+    program = (*plan["imports"], setup, made, one, shown, made, every, shown)
+    assert run_as_one_of_four(*program) == ["[(6, 4)]", "[(3, 8), (3,)]"]
+
+
+def test_the_terminal_shows_the_first_places_of_a_stage(tmp_path: Path) -> None:
+    marks = "".join(f"xs.mark_sharding(x{i}, mesh, (0,))\n" for i in range(14))
+    assert len(steps(tmp_path, {"a.py": MESH + marks})) == 15
+    assert "     and 2 places more: --report FILE has all\n" in migrate(tmp_path).stderr
 
 
 @pytest.mark.parametrize(

@@ -117,10 +117,21 @@ def test_placements_on_a_mesh(source: str, wanted: str) -> None:
         'def f():\n    if n:\n        return\n    return Mesh(ids, (n,), ("a",))\nmesh = f()\n',
         '@decorated\ndef make():\n    return Mesh(ids, (n,), ("a",))\nmesh = make()\n',
         "mesh = xs.get_global_mesh()\n",
+        'mesh = Mesh(ids, (n,), ("a",))\ndef f():\n    global mesh\n    mesh = other\n',
     ],
 )
 def test_a_mesh_that_is_not_known(before: str) -> None:
     assert told(before + MARKED.format('("a", None)')) == [BY_NAME]
+
+
+def test_a_mesh_that_is_set_from_outside() -> None:
+    source = (
+        "class Net(nn.Module):\n    def __init__(self):\n"
+        '        self.mesh = Mesh(ids, (n,), ("a",))\n    def forward(self, x):\n'
+        '        xs.mark_sharding(x, self.mesh, ("a", None))\n'
+    )
+    assert told(source) == [ON_MESH + "[Shard(0)]"]
+    assert told(source + "net = Net()\nnet.mesh = other\n") == [BY_NAME]
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,13 @@ def values(tree: Tree, node: cst.CSTNode, scope: Scope) -> list[tuple[cst.BaseEx
         around = scope.enclosing_class()
         if around is None or around[1] != node.value.value:
             return []
-        held = around[0].attributes.get(node.attr.value, [])
-        bindings = held or around[0].bindings.get(node.attr.value, [])
+        name = node.attr.value
+        stored = [n for n in tree.attributes.get(name, []) if id(n) in tree.stored]
+        ours = {id(b.node) for b in tree.held if b.name == name}
+        if any(id(n) not in ours for n in stored):
+            return []  # set from outside as well
+        scoped = around[0]
+        bindings = [*scoped.attributes.get(name, []), *scoped.bindings.get(name, [])]
     if any(b.kind not in ("assign", "none") or b.value is None for b in bindings):
         return []
     return [(b.value, b.scope) for b in bindings if b.value is not None]

@@ -45,7 +45,11 @@ _IMPORTS = {
 }
 _WORD = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*")
 _STARTING = re.compile(r"(?:.*\.(?:sh|ya?ml|toml)|(?:Dockerfile|Makefile)[\w.-]*)\Z")
-_LINE = re.compile(rb"(?:[\w./~${}-]*/)?python[\d.]*[ \t]+(?:-u[ \t]+)?(-m[ \t]+)?([\w./-]+)")
+# Words stand apart by spaces, or as items of a list.
+_APART = rb"(?:[\"']?[ \t]*,[ \t]*[\"']?|[ \t]+)"
+_LINE = re.compile(
+    rb"(?:[\w./~${}-]*/)?python[\d.]*%b(?:-u%b)?(-m%b)?([\w./-]+)" % (_APART, _APART, _APART)
+)
 _LARGEST = 1_000_000
 _ALL_OR_NOTHING = "These places change together: the program is wrong with some of them alone."
 
@@ -171,26 +175,39 @@ def _launch_lines(
         except OSError:
             continue  # it is not what the run is about
         for number, line in enumerate(lines, 1):
-            match = _LINE.search(line)
-            if match is None or line.lstrip().startswith(b"#"):
-                continue
-            script = match[2].decode()
-            if match[1]:
-                script = script.replace(".", "/") + ".py"
-            if not any(_is_same(script, end) for end in ends):
-                continue
-            module = "-m " if match[1] else ""
-            start = f"torchrun --nproc_per_node=N {module}{match[2].decode()}"
-            rest = line[match.end() :].decode(errors="replace").rstrip()
-            yield Step(
-                "launch", file, number, match.start() + 1, "line that starts the program",
-                "eval \"$(python -m torch.tpu.distributed | sed 's/^/export /')\"\n"
-                f"{start}{rest}",
-                "N is the number of devices of the host",
-            )  # fmt: skip
+            if not line.lstrip().startswith(b"#"):
+                yield from _starts(file, number, line, root, ends)
 
 
-def _is_same(script: str, end: str) -> bool:
-    """Whether a script, as a command names it, is the file at a path of the project."""
+def _starts(file: str, number: int, line: bytes, root: str, ends: set[str]) -> Iterator[Step]:
+    """The command of one line that starts one of the programs at ``ends`` below ``root``."""
+    for match in _LINE.finditer(line):
+        script = match[2].decode()
+        path = script.replace(".", "/") + ".py" if match[1] else script
+        if not _is_one(path, file, root, ends):
+            continue
+        rest = line[match.end() :].decode(errors="replace").strip()
+        if b"," in match[0]:
+            rest = " ".join(re.findall(r"[^\"'\s,\[\]]+", rest))
+        module = "-m " if match[1] else ""
+        start = f"torchrun --nproc_per_node=N {module}{script}"
+        yield Step(
+            "launch", file, number, match.start() + 1, "line that starts the program",
+            "eval \"$(python -m torch.tpu.distributed | sed 's/^/export /')\"\n"
+            f"{start} {rest}".rstrip(),
+            "N is the number of devices of the host",
+        )  # fmt: skip
+        return
+
+
+def _is_one(script: str, file: str, root: str, ends: set[str]) -> bool:
+    """Whether a script, as a command in a file names it, is one of the programs.
+
+    Where it stands beside the file or at the root it is that one, else any that ends so.
+    """
     script = script.removeprefix("./")
-    return script == end or script.endswith(f"/{end}") or end.endswith(f"/{script}")
+    places = (os.path.join(os.path.dirname(file), script), os.path.join(root, script))
+    there = [os.path.relpath(p, root).replace(os.sep, "/") for p in places if os.path.isfile(p)]
+    if there:
+        return any(place in ends for place in there)
+    return any(script.endswith(f"/{end}") or end.endswith(f"/{script}") for end in ends)

@@ -21,8 +21,8 @@ from xla2tpu.shardingsteps import ShardingSteps
 from xla2tpu.sites import Site
 
 # Rules whose places make a plan: of a single controller, and of FSDP.
-_SPMD = frozenset(f"XLA{n}" for n in (801, 803, 804, 805, 806, 807, 809, 810, 816, 818))
-_FSDP = frozenset(("XLA811", "XLA812", "XLA813", "XLA814", "XLA815", "XLA817"))
+_SPMD = frozenset(f"XLA{n}" for n in (801, 803, 804, 805, 806, 807, 809, 810, 816, 817, 818))
+_FSDP = frozenset(("XLA811", "XLA813", "XLA814", "XLA815"))
 _VARIABLES = re.compile(r"XLA_(?:USE|AUTO)_SPMD\w*\Z")
 # Other findings that are left because of them: rule, stage.
 _ALONG = {

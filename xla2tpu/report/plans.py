@@ -14,6 +14,9 @@ INTRODUCTION = (
     "nothing of it was tried on a TPU."
 )
 
+# Places of one stage on the terminal.
+_MOST = 12
+
 
 def title(plan: ManualPlan) -> str:
     """The heading of one plan."""
@@ -42,7 +45,7 @@ def count(plan: ManualPlan) -> str:
 
 
 def render(run: Run) -> str:
-    """The plans for the terminal."""
+    """The plans for the terminal; of a stage with many places the first."""
     lines: list[str] = []
     for plan in run.plans:
         lines.append(f"{title(plan)} ({count(plan)}, in the order of the work):")
@@ -51,11 +54,15 @@ def render(run: Run) -> str:
         for number, (heading, groups) in enumerate(stages(plan), 1):
             lines.append(f"  {number}. {heading}")
             told: set[str] = set()
-            for steps in groups:
+            for steps in groups[:_MOST]:
                 first = steps[0]
                 lines.append(f"     {place(steps)} {first.what}")
                 lines += (f"         {line}" for line in first.target.splitlines())
                 if first.note and first.note not in told:
                     told.add(first.note)
                     lines.append(f"       {first.note}.")
+            more = sum(map(len, groups[_MOST:]))
+            if more:
+                places = "place" if more == 1 else "places"
+                lines.append(f"     and {more} {places} more: --report FILE has all")
     return "".join(line + "\n" for line in lines)
