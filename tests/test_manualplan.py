@@ -242,6 +242,7 @@ HEAD = MESH + "import torch\nimport torch_xla.runtime as xr\nfrom torch import n
         ),
         ("m = xs.Mesh(list(range(n)), (n,))", "mesh", 'm = init_device_mesh("tpu", (n,))'),
         ("xs.set_global_mesh(mesh)", "mesh", "MESH = mesh"),
+        ("import torch_xla.core.xla_model as xm; xm.optimizer_step(o)", "optimizer", "o.step()"),
         (
             'm = xs.get_1d_mesh("x")',
             "mesh",
@@ -352,6 +353,19 @@ def test_code_for_parameters_runs(tmp_path: Path) -> None:
     made, shown = "model = nn.Linear(8, 6)", "print(shapes())"
     program = (*plan["imports"], setup, made, one, shown, made, every, shown)
     assert run_as_one_of_four(*program) == ["[(6, 4)]", "[(3, 8), (3,)]"]
+
+
+def test_a_loop_becomes_one_function(tmp_path: Path) -> None:
+    code = (
+        "for name, p in model.named_parameters():\n"
+        '    if "up" in name:\n        xs.mark_sharding(p, mesh, ("model", None))\n'
+        '    else:\n        xs.mark_sharding(p, mesh, (None, "model"))\n'
+    )
+    first, second = (s for s in steps(tmp_path, {"a.py": HEAD + code}) if s["stage"] == "model")
+    assert first["target"].endswith("distribute_module(model, mesh, shard)")
+    assert second["target"] == (
+        "sharded = distribute_tensor(param.data, mesh, [Replicate(), Shard(1)])"
+    )
 
 
 def test_the_terminal_shows_the_first_places_of_a_stage(tmp_path: Path) -> None:

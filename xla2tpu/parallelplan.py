@@ -29,11 +29,13 @@ _ALONG = {
     **dict.fromkeys(("XLA506", "XLA507", "XLA508", "XLA509", "XLA510"), "launch"),
     **dict.fromkeys(("XLA525", "XLA904"), "group"),
     **dict.fromkeys(("XLA503", "XLA504", "XLA505"), "data"),
-    **dict.fromkeys(("XLA501", "XLA502", "XLA819"), "optimizer"),
+    "XLA819": "optimizer",
     **dict.fromkeys((f"XLA3{n:02}" for n in range(1, 13)), "ranks"),
     "XLA802": "ranks",
     "XLA808": "model",
 }
+# What averages gradients, which the tool writes out elsewhere.
+_AVERAGES = frozenset(("XLA501", "XLA502"))
 # What every module has, and what fully_shard leaves as it is.
 _OF_MODULES = frozenset(
     (
@@ -107,6 +109,8 @@ class _FilePlan(Steps):
                     site.node, "environment", f"the variable {site.path}", "",
                     auto if "AUTO" in site.path else "nothing switches a mode: it goes",
                 )  # fmt: skip
+            elif site.rule.code in _AVERAGES:
+                yield self._average(site)
             elif not site.fixable:
                 yield from self._of_site(site)
         batches = [
@@ -198,6 +202,17 @@ class _FilePlan(Steps):
         return self.step(
             site.node, "group", "the switch to SPMD", 'dist.init_process_group("tpu_dist")', note
         )
+
+    def _average(self, site: Site) -> Step:
+        """A step that averages gradients, or the averaging alone."""
+        target = ""
+        if site.rule.code == "XLA501" and site.call is not None and site.call.args:
+            target = f"{self.source(site.call.args[0].value)}.step()"
+        note = (
+            "fully_shard, DistributedDataParallel and DTensors reduce gradients themselves: no second"
+            " time, also where this run writes average_gradients"
+        )
+        return self.step(site.node, "optimizer", title(site), target, note)
 
     def _of_wrapper(self, site: Site, name: str) -> Iterator[Step]:
         becomes = method(site.path)

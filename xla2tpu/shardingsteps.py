@@ -155,6 +155,9 @@ class ShardingSteps(Steps):
             what, stage, note = "sharding of a batch", "data", _INPUT_NOTE
         elif role == "parameters":
             target = "\n".join(_partition(mesh, text))
+            if self._is_later_in_loop(site):
+                target = f"sharded = distribute_tensor(param.data, {mesh}, {text})"
+                why += "; in the function for the whole loop"
             what, stage, note = "sharding of parameters in a loop", "model", _LOOP_NOTE
         elif role == "parameter":
             bare = tensor.removesuffix(".data")
@@ -166,6 +169,13 @@ class ShardingSteps(Steps):
             what, stage, note = "sharding of a tensor", "model", _TENSOR_NOTE
         target = "" if sharding.wrong else target
         return self.step(site.node, stage, what + why, target, note)
+
+    def _is_later_in_loop(self, site: Site) -> bool:
+        """Whether another annotation stands before it in the same loop."""
+        loop = next(a for a in self.tree.ancestors(site.node) if isinstance(a, cst.For))
+        start = self.tree.span(site.node)[0]
+        others = (s.node for s in self.it.shardings.of)
+        return any(self.tree.is_within(n, loop) and self.tree.span(n)[0] < start for n in others)
 
     def _assigned(self, call: cst.Call, tensor: cst.BaseExpression, new: str) -> str:
         """The statement with the new text for a call; what annotated in place assigns now."""
