@@ -15,16 +15,18 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "xla2tpu"
 # Lowest first. A module may import from its own layer, without cycles, and from those before.
 LAYERS = {
-    "data": "model kinds inhouse reasons prefilter comments source lines patterns git",
+    "data": "model kinds inhouse reasons prefilter comments source lines patterns git placements",
     "rules": "rules rulecheck ruleschema kerneltable",
     "reading": "nodes scopes positions walk tree parsing exports project names syntax suites",
     "rewriting": "template signatures sites naming imports changes processes flow devices "
     "batches loaders environment compilebackends literals importsites workers processgroups match "
-    "missingops frameworks edits vanished layout deletions helpertexts placing plan",
+    "missingops frameworks edits vanished layout deletions helpertexts placing plan constants "
+    "fsdparguments shardings",
     "transforms": "transforms",
-    "engine": "analysis afterswap markers findings engine helpersmodule",
+    "engine": "analysis afterswap plansteps shardingsteps plainsteps parallelplan markers findings "
+    "engine helpersmodule",
     "files": "files exampleruns",
-    "running": "config discover projectfacts imported writer batch runner baseline",
+    "running": "config discover projectfacts imported manualplan writer batch runner baseline",
     "report": "report",
     "emulator": "emulator",
     "verify": "verify",

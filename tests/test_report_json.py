@@ -37,7 +37,7 @@ def example() -> Run:
 
 def test_shape() -> None:
     report = json.loads(json_.render(example()))
-    assert list(report) == ["version", "tool_version", "summary", "files", "notes"]
+    assert list(report) == ["version", "tool_version", "summary", "files", "notes", "plans"]
     assert report["version"] == 1
     assert report["tool_version"] == __version__
     assert report["summary"] == {

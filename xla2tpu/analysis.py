@@ -26,6 +26,7 @@ from xla2tpu.plan import Plan
 from xla2tpu.prefilter import migrated
 from xla2tpu.project import OTHER_HARDWARE, Project
 from xla2tpu.rules import RuleSet, forget, load_rules
+from xla2tpu.shardings import Shardings, explain
 from xla2tpu.sites import References, Site, modules_of
 from xla2tpu.source import Source
 from xla2tpu.tree import Tree
@@ -117,6 +118,8 @@ class Analysis:
         if settings.notebook:
             self._refuse_launches()
         settle_dependents(self.sites)
+        self.shardings = Shardings(tree, self.builder, self.sites)
+        explain(self.sites, self.shardings)
         self.plan.sites = self.sites
         self.suppressed = {s for s in self.sites if self._is_suppressed(s)}
         self.reported = [s for s in self.sites if self.is_selected(s.rule.code)]

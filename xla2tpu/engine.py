@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 
-from xla2tpu import afterswap
+from xla2tpu import afterswap, parallelplan
 from xla2tpu.analysis import Analysis
 from xla2tpu.edits import Conflict, resolved, to_bytes
 from xla2tpu.findings import Findings
@@ -24,6 +24,7 @@ from xla2tpu.model import (
     Mode,
     Settings,
     Status,
+    Step,
 )
 from xla2tpu.nodes import paused_gc
 from xla2tpu.parsing import BadSyntax, parse
@@ -81,6 +82,7 @@ def _run_once(
             run.finish(result)
             if settings.mode is Mode.MIGRATE and run.for_tpu:
                 result.notes = afterswap.notes(run)
+                result.steps = parallelplan.steps(run)
             run.release()
         except PositionError as error:
             raise BadSyntax(1, 1, str(error)) from error
@@ -90,6 +92,30 @@ def _run_once(
         result.findings = [_syntax_finding(rules.rules[SYNTAX], source, error)]
         result.status = Status.NEEDS_WORK
     return result
+
+
+def companion_steps(
+    data: bytes, path: str, settings: Settings, project: Project, around: frozenset[str]
+) -> list[Step]:
+    """The steps in a file that is no SPMD or FSDP program, but works with one.
+
+    None where it cannot be read as Python.
+    """
+    try:
+        source = decode(data)
+        tree = parse(source.text)
+    except (UndecodableError, BadSyntax):
+        return []
+    try:
+        rules = load_rules(settings.rule_files)
+        run = Analysis(data, path, settings, source, tree, rules, project, frozenset())
+        found = parallelplan.steps(run, around)
+        run.release()
+    except PositionError:
+        return []
+    finally:
+        tree.release()
+    return found
 
 
 def _syntax_finding(rule: Rule, source: Source, error: BadSyntax) -> Finding:

@@ -128,6 +128,65 @@ class Note:
     source: str
 
 
+# The parts of a manual plan, in the order of the work.
+STAGES = {
+    "convert": "Convert old checkpoints, while torch_xla is still installed",
+    "environment": "Take out the variables that switch SPMD on",
+    "launch": "Start one process for each device",
+    "group": "Set up the process group",
+    "mesh": "Make the mesh of ranks",
+    "ranks": "Ask for ranks and sizes, and seed, by process",
+    "model": "Shard the parameters",
+    "activations": "Lay out activations",
+    "data": "Load the part of each rank",
+    "optimizer": "Build the optimizer behind it, and clip",
+    "checkpoint": "Save and load",
+    "output": "Do once what now happens in each process",
+    "rest": "Replace what is left of SPMD and FSDP",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One place of an SPMD or FSDP program, which has to change together with the others.
+
+    ``stage`` is a word of `STAGES`, ``what`` says what the place is, ``target``
+    is code for it, empty where nothing takes its place, and ``note`` what to mind. Line and column
+    count from 1, in the file before the run; in a notebook lines count in the ``cell``.
+    ``devices``: what a mesh of constant shape needs.
+    """
+
+    stage: str
+    path: str
+    line: int
+    column: int
+    what: str
+    target: str
+    note: str = ""
+    devices: int | None = None
+    cell: int | None = None
+
+    @property
+    def where(self) -> str:
+        """Line and column as people read them, in a notebook behind the cell."""
+        cell = "" if self.cell is None else f"cell {self.cell}:"
+        return f"{cell}{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class ManualPlan:
+    """What is to be done by hand in one project, ``steps`` in the order of the work.
+
+    ``project`` is its folder, ``imports`` are those that the code of the steps needs, ``notes``
+    are about the project as a whole.
+    """
+
+    project: str
+    notes: tuple[str, ...]
+    imports: tuple[str, ...]
+    steps: tuple[Step, ...]
+
+
 @dataclass(slots=True)
 class FileResult:
     """All that is known of one file after a run.
@@ -135,7 +194,7 @@ class FileResult:
     ``output`` holds the new bytes where something is to be written, else None. ``error`` is
     set for exit status 2. ``held_back`` says why ``check --fix`` left the file alone.
     ``helpers`` are the helpers that go to the ``--helpers-module``. ``edits`` make ``output`` of
-    ``source``. ``notes`` are there for `migrate` alone.
+    ``source``. ``notes`` and ``steps`` are there for `migrate` alone.
     """
 
     path: str
@@ -148,6 +207,7 @@ class FileResult:
     held_back: str | None = None
     helpers: tuple[str, ...] = ()
     notes: list[Note] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     edits: tuple[Edit, ...] = ()
 
     @property

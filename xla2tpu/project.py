@@ -660,6 +660,18 @@ class Project:
                 found.add(match[1].decode())
         return found
 
+    def imported_files(self, path: str) -> set[str]:
+        """The files of the project that a file imports, wherever in it."""
+        data = self.read(path)
+        found: set[str | None] = set()
+        for module, names in self._import_lines(path, data) if data is not None else ():
+            found.add(self.module_file(module, path))
+            for name, _ in names:
+                joint = "" if module.endswith(".") else "."
+                inner = None if name is None else f"{module}{joint}{name}"
+                found.add(None if inner is None else self.module_file(inner, path))
+        return {file for file in found if file is not None and file.endswith(".py")}
+
     def _import_lines(self, path: str, data: bytes) -> list[ImportLine]:
         """The imports of a file, read once for each text of it."""
         kept = self._lines.get(path)

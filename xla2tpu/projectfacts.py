@@ -96,7 +96,7 @@ def facts(
     Raises `ConfigError`.
     """
     found: list[Note] = []
-    for file in _files(paths, roots):
+    for file in texts(paths, roots):
         if discover.excluded(file, configs):
             continue
         try:
@@ -116,7 +116,7 @@ def facts(
     return sorted(found, key=lambda note: (note.name, note.path, note.line))
 
 
-def _files(paths: Sequence[str], roots: Iterable[str]) -> list[str]:
+def texts(paths: Sequence[str], roots: Iterable[str]) -> list[str]:
     """Texts in the given folders, and requirements at the top of the projects; each once."""
     found: dict[str, str] = {}
     tops = (

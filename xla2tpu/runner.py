@@ -9,7 +9,16 @@ from typing import NamedTuple
 
 from xla2tpu import discover
 from xla2tpu.config import Config, ConfigError, Configs
-from xla2tpu.model import FileResult, Finding, Mode, Note, Settings, Status, state_of
+from xla2tpu.model import (
+    FileResult,
+    Finding,
+    ManualPlan,
+    Mode,
+    Note,
+    Settings,
+    Status,
+    state_of,
+)
 
 Progress = Callable[..., None]
 
@@ -45,7 +54,7 @@ class Request(NamedTuple):
 @dataclass
 class Run:
     """What came out. ``notes`` are lines for the person at the terminal, ``facts`` those notes
-    on a project that `migrate` makes.
+    on a project that `migrate` makes, ``plans`` what it says of SPMD and FSDP programs.
     """
 
     mode: Mode
@@ -53,6 +62,7 @@ class Run:
     diff: bool = False
     notes: list[str] = field(default_factory=list)
     facts: list[Note] = field(default_factory=list)
+    plans: list[ManualPlan] = field(default_factory=list)
 
     @property
     def remarks(self) -> list[Note]:
@@ -148,6 +158,10 @@ def run(request: Request, progress: Callable[[int], Progress] | None = None) -> 
             roots = dict.fromkeys(s.root for _, s in files if s.root is not None)
             done.facts = projectfacts.facts(request.paths, roots, results, configs)
             done.facts += imported.operators(results, dict(files), configs)
+        if any(result.steps for result in results):
+            from xla2tpu import manualplan
+
+            done.plans = manualplan.plans(request.paths, files, results, configs)
     elif not found.errors:
         done.notes.append("no files found that are looked at")
     done.results.sort(key=lambda result: result.path.split(os.sep))

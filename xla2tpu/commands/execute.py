@@ -117,9 +117,9 @@ def _print(run: Run, common: dict[str, Any], err: bool) -> None:
         out(statistics_.render(run), err or (for_programs and output_format != "concise"))
     if not quiet:
         if not for_programs:
-            from xla2tpu.report import remarks
+            from xla2tpu.report import plans, remarks
 
-            out(remarks.render(run), err)
+            out(plans.render(run) + remarks.render(run), err)
         for note in run.notes:
             click.echo(f"note: {note}", err=True)
         from xla2tpu.report import summary

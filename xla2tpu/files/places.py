@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from xla2tpu import comments as comments_
@@ -23,6 +23,7 @@ from xla2tpu.model import (
     Mode,
     Settings,
     Status,
+    Step,
     state_of,
 )
 from xla2tpu.project import Project
@@ -265,8 +266,20 @@ class Work:
         result.mentions_torch_xla = any(p.blocks for p in self.places) or any(
             r.mentions_torch_xla for r in inner
         )
+        result.steps = list(self._steps(inner))
         result.helpers = tuple(dict.fromkeys(h for r in inner for h in r.helpers))
         return result
+
+    def _steps(self, inner: list[FileResult]) -> Iterator[Step]:
+        """The steps of the programs, at their places in the document."""
+        for program, result in zip(self.doc.programs, inner, strict=True):
+            text = (result.source or b"").decode(errors="replace")
+            lines = Lines(text)
+            for step in result.steps:
+                at = len(text[: lines.starts[step.line - 1] + step.column - 1].encode())
+                start = program.span(at, at)[0]
+                line, column, _, _, cell = self.doc.locate(start, start)
+                yield replace(step, path=self.path, line=line, column=column, cell=cell)
 
     def _moved(self, inner: list[FileResult]) -> list[Edit] | None:
         """The edits of the programs as edits of the document; None if one has no place there."""

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from xla2tpu.baseline import marks
-from xla2tpu.model import Effort, FileResult, Finding, Status, state_of
+from xla2tpu.model import Effort, FileResult, Finding, Status, Step, state_of
 from xla2tpu.reasons import REASONS
-from xla2tpu.report import remarks
+from xla2tpu.report import plans, remarks
 from xla2tpu.report.snippet import Snippets
 from xla2tpu.report.summary import kind, summarize, verdict
 from xla2tpu.rules import RuleSet
@@ -40,6 +40,7 @@ def render(run: Run, rules: RuleSet) -> str:
         _filters(every),
         _progress(shown),
         _checklist(shown),
+        *_plans(run),
         *_remarks(run),
         _files(shown),
         _rules(every, rules),
@@ -75,6 +76,7 @@ def _head(run: Run) -> str:
         f'<ul class="verdict">{lines}</ul>\n{bar}\n'
         '<nav aria-label="Sections"><a href="#progress">Progress</a> '
         '<a href="#by-hand">By hand</a> '
+        + "".join(f'<a href="#plan-{i}">Plan</a> ' for i in range(1, len(run.plans) + 1))
         + "".join(f'<a href="#{k}">{remarks.TITLES[k]}</a> ' for k, _ in remarks.by_kind(run))
         + '<a href="#files">Files</a> <a href="#rules">Rules</a></nav>'
         "\n</header>\n<main>"
@@ -209,6 +211,28 @@ def _remarks(run: Run) -> Iterator[str]:
             f'<section id="{sort}"><h2>{remarks.TITLES[sort]}</h2>\n'
             f"<p>{remarks.INTRODUCTIONS[sort]}</p>\n<ul>{items}</ul></section>"
         )
+
+
+def _plans(run: Run) -> Iterator[str]:
+    for index, plan in enumerate(run.plans, 1):
+        notes = "".join(f"<li>{escape(note)}</li>" for note in plan.notes)
+        code = f"<pre>{escape(chr(10).join(plan.imports))}</pre>\n" if plan.imports else ""
+        body = "".join(
+            f"<h3>{number}. {escape(heading)}</h3>\n<ul>{''.join(map(_step, groups))}</ul>\n"
+            for number, (heading, groups) in enumerate(plans.stages(plan), 1)
+        )
+        yield (
+            f'<section id="plan-{index}"><h2>{escape(plans.title(plan))}</h2>\n'
+            f"<p>{plans.INTRODUCTION}</p>\n<ul>{notes}</ul>\n{code}{body}</section>"
+        )
+
+
+def _step(steps: list[Step]) -> str:
+    first = steps[0]
+    code = f"<pre>{escape(first.target)}</pre>" if first.target else ""
+    note = f"<p>{escape(first.note)}.</p>" if first.note else ""
+    place = f"<code>{escape(plans.place(steps))}</code>"
+    return f"<li><p>{place} {_ticked(first.what)}</p>{code}{note}</li>\n"
 
 
 # -- files ---------------------------------------------------------------------------------------

@@ -8,7 +8,18 @@ from dataclasses import asdict
 from typing import Any
 
 from xla2tpu import __version__
-from xla2tpu.model import CODE, Applicability, Effort, FileResult, Finding, Fix, Note, Status
+from xla2tpu.model import (
+    CODE,
+    STAGES,
+    Applicability,
+    Effort,
+    FileResult,
+    Finding,
+    Fix,
+    ManualPlan,
+    Note,
+    Status,
+)
 from xla2tpu.reasons import REASONS
 from xla2tpu.report.summary import Summary, summarize
 from xla2tpu.runner import Run
@@ -29,6 +40,7 @@ def document(run: Run) -> dict[str, Any]:
         "summary": summarize(run)._asdict(),
         "files": [_file(result) for result in run.results],
         "notes": [_note(note) for note in run.remarks],
+        "plans": [_plan(plan) for plan in run.plans],
     }
 
 
@@ -72,6 +84,15 @@ def _finding(finding: Finding, path: str) -> dict[str, Any]:
 
 def _note(note: Note) -> dict[str, Any]:
     return {**asdict(note), "path": note.path.replace(os.sep, "/")}
+
+
+def _plan(plan: ManualPlan) -> dict[str, Any]:
+    return {
+        "project": plan.project.replace(os.sep, "/"),
+        "notes": list(plan.notes),
+        "imports": list(plan.imports),
+        "steps": [{**asdict(s), "path": s.path.replace(os.sep, "/")} for s in plan.steps],
+    }
 
 
 def _fix(fix: Fix) -> dict[str, Any]:
@@ -152,6 +173,18 @@ def _schema() -> dict[str, Any]:
         advice=_TEXT,
         source=_TEXT,
     )
+    step = _object(
+        stage={"enum": list(STAGES)},
+        path=_TEXT,
+        line=_POSITION,
+        column=_POSITION,
+        what=_TEXT,
+        target=_TEXT,
+        note=_TEXT,
+        devices={"anyOf": [_POSITION, {"type": "null"}]},
+        cell={"anyOf": [_POSITION, {"type": "null"}]},
+    )
+    plan = _object(project=_TEXT, notes=_list(_TEXT), imports=_list(_TEXT), steps=_list(step))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Report of xla2tpu",
@@ -161,6 +194,7 @@ def _schema() -> dict[str, Any]:
             summary=_object(**dict.fromkeys(Summary._fields, _COUNT)),
             files=_list(file),
             notes=_list(note),
+            plans=_list(plan),
         ),
     }
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from xla2tpu.model import Applicability, Effort, FileResult, Finding, Status, state_of
+from xla2tpu.model import Applicability, Effort, FileResult, Finding, Status, Step, state_of
 from xla2tpu.reasons import REASONS
-from xla2tpu.report import remarks
+from xla2tpu.report import plans, remarks
 from xla2tpu.report.statistics_ import by_rule
 from xla2tpu.report.summary import places_by_hand, verdict
 from xla2tpu.runner import Run
@@ -30,6 +30,7 @@ def render(run: Run) -> str:
         _files(run),
         _by_hand(run),
         _to_review(run),
+        *_plans(run),
         *_remarks(run),
         _rules(run),
     ]
@@ -99,6 +100,31 @@ def _remarks(run: Run) -> Iterator[str]:
             for n in notes
         ]
         yield _section(remarks.TITLES[kind], f"{remarks.INTRODUCTIONS[kind]}\n\n" + "".join(lines))
+
+
+def _plans(run: Run) -> Iterator[str]:
+    for plan in run.plans:
+        parts = [f"{plans.INTRODUCTION}\n\n" + "".join(f"- {_text(n)}\n" for n in plan.notes)]
+        if plan.imports:
+            parts.append("The code below needs\n\n" + _fenced("\n".join(plan.imports), ""))
+        for number, (heading, groups) in enumerate(plans.stages(plan), 1):
+            parts.append(f"### {number}. {heading}\n")
+            parts += map(_step, groups)
+        yield _section(plans.title(plan), "\n".join(parts))
+
+
+def _step(steps: list[Step]) -> str:
+    first = steps[0]
+    lines = f"- {_code(plans.place(steps))} {_text(first.what)}\n"
+    if first.target:
+        lines += "\n" + _fenced(first.target, "  ")
+    return lines + (f"\n  {_text(first.note)}.\n" if first.note else "")
+
+
+def _fenced(code: str, indent: str) -> str:
+    """Code as a block; its language differs, a shell's for launch lines."""
+    lines = ("```", *code.splitlines(), "```")
+    return "".join(f"{indent}{line}".rstrip() + "\n" for line in lines)
 
 
 def _rules(run: Run) -> str:
