@@ -26,6 +26,7 @@ class Kind(enum.StrEnum):
     DOCKERFILE = "dockerfile"
     SHELL = "shell"
     CI = "ci"
+    YAML = "yaml"
     DOTENV = "dotenv"
     LOCK = "lock"
 
@@ -81,7 +82,7 @@ def kind_of(path: str) -> Kind | None:
     if name.endswith((".yml", ".yaml")):
         if _CI_PATH.search(path.replace(os.sep, "/")):
             return Kind.CI
-        return Kind.CONDA if _CONDA.match(name) else None
+        return Kind.CONDA if _CONDA.match(name) else Kind.YAML
     if _DOCKER.match(name):
         return Kind.DOCKERFILE
     return Kind.DOTENV if _DOTENV.match(name) else None

@@ -69,7 +69,8 @@ _AROUND = re.compile(
     rb"|tpu-vm-(?:v4-)?pt"
     rb"|xla2tpu|PJRT_|XRT_|XLA_[A-Z]|PT_?XLA|ALLREDUCE_GRADIENTS_BUCKET"
     rb"|TPU_NUM_DEVICES|CONVERT_SHLO|COLLECTIVE_MATMUL_IN_MP"
-    rb"|NUMERIC_CC_TOKEN",
+    rb"|NUMERIC_CC_TOKEN|distributed_type:\s*[\"']?(?:TPU|XLA)\b|^\s+xla:\s*[Tt]rue\b",
+    re.M,
 )
 # In JSON, quotes of strings in code are escaped.
 _IN_NOTEBOOK = re.compile(rb"COLAB_TPU_ADDR|openxla|torchxla_trace|\\\"xla[\\:]|'xla[':]|xla2tpu")

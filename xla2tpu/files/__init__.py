@@ -77,6 +77,10 @@ def _detector(kind: Kind) -> Callable[[str], list[Place]]:
         from xla2tpu.files import yamls
 
         return yamls.conda if kind is Kind.CONDA else yamls.ci
+    if kind is Kind.YAML:
+        from xla2tpu.files.manifests import manifest
+
+        return manifest
     return {
         Kind.REQUIREMENTS: formats.requirements_txt,
         Kind.SETUP_CFG: formats.setup_cfg,
@@ -165,7 +169,7 @@ def _reads(data: bytes, kind: Kind) -> bool:
             import tomllib
 
             tomllib.loads(data.decode())
-        elif kind in (Kind.CI, Kind.CONDA):
+        elif kind in (Kind.CI, Kind.CONDA, Kind.YAML):
             import yaml
 
             list(yaml.compose_all(data, yaml.SafeLoader))
