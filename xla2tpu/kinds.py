@@ -22,6 +22,7 @@ class Kind(enum.StrEnum):
     PYPROJECT = "pyproject"
     SETUP_CFG = "setup.cfg"
     SETUP_PY = "setup.py"
+    TOX = "tox.ini"
     CONDA = "conda"
     DOCKERFILE = "dockerfile"
     SHELL = "shell"
@@ -34,6 +35,9 @@ class Kind(enum.StrEnum):
 _NAMES = {
     "setup.py": Kind.SETUP_PY,
     "setup.cfg": Kind.SETUP_CFG,
+    "tox.ini": Kind.TOX,
+    # The same format, with tables of its own.
+    "Pipfile": Kind.PYPROJECT,
     "pyproject.toml": Kind.PYPROJECT,
     "uv.lock": Kind.LOCK,
     "poetry.lock": Kind.LOCK,

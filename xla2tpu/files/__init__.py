@@ -77,6 +77,10 @@ def _detector(kind: Kind, path: str) -> Callable[[str], list[Place]]:
         from xla2tpu.files import yamls
 
         return yamls.conda if kind is Kind.CONDA else yamls.ci
+    if kind is Kind.TOX:
+        from xla2tpu.files.tox import tox_ini
+
+        return tox_ini
     if kind is Kind.YAML:
         from xla2tpu.files.manifests import manifest
 

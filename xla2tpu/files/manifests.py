@@ -174,9 +174,6 @@ class _Reader:
             line = line_at(self.text, item.start_mark.index)[0]
             place = Place("file-variable", item.start_mark.index, end, name, anchor=line)
             settled(place, "$" if text is None else text, at, gone, span or (end, end))
-            if whole is not None:
-                # One edit takes all of them away.
-                place.group = f"variables {value.start_mark.index}"
             if place.fixable and span is None and any(e.start == end for e in place.edits):
                 place.refuse("unsupported-form")
             self.found.append(place)

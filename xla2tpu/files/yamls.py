@@ -20,8 +20,8 @@ from xla2tpu.model import Edit
 _SCRIPTS = frozenset(("run", "script", "before_script", "after_script"))
 _VARIABLES = frozenset(("env", "variables"))
 _OLD = re.compile(r"3\.(?:[0-9]|10)(?![0-9])")
-_CONDA_PYTHON = re.compile(r"python\s*==?\s*3\.(?:[0-9]|10)(?![0-9])[.*\w]*")
-_CONDA_TORCH = re.compile(r"(?:pytorch|torchvision|torchaudio)\s*==?\s*\S+")
+_CONDA_PYTHON = re.compile(r"(?:[\w-]+::)?python\s*==?\s*3\.(?:[0-9]|10)(?![0-9])[.*\w]*(?:=\S+)?")
+_CONDA_TORCH = re.compile(r"(?:[\w-]+::)?(?:pytorch|torchvision|torchaudio)\s*==?\s*\S+")
 _MATRIX = "The job for TPUs needs Python 3.11 or newer: drop the older ones from it."
 
 
@@ -251,9 +251,6 @@ def settings_of(
         span = inside(text, node)
         at = span or (end, end)
         place = settled(place, node.value, (start, key.end_mark.index), gone, at)
-        if len(doomed) == len(pairs) > 1:
-            # One edit takes all of them away.
-            place.group = f"variables {value.start_mark.index}"
         places.append(place)
     return places
 
