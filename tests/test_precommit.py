@@ -132,9 +132,10 @@ def test_a_project_without_torch_xla(project: Path, home: Path) -> None:
 SEEN = (
     "a.py x/b.ipynb requirements.txt dev-requirements.txt requirements/base.txt pyproject.toml "
     "Dockerfile docker/Dockerfile.tpu env.sh .github/workflows/ci.yml environment.yml .env "
-    "setup.cfg setup.py uv.lock gpu.dockerfile .gitlab-ci.yml .envrc prod.env"
+    "setup.cfg setup.py tox.ini Pipfile uv.lock job.yaml gpu.dockerfile .gitlab-ci.yml .envrc "
+    "prod.env"
 )
-NOT_SEEN = "README.md a.txt config.yaml a.json .github/dependabot.yml data/environments.md"
+NOT_SEEN = "README.md a.txt a.json data/environments.md"
 
 
 @pytest.mark.parametrize("name", [*SEEN.split(), *NOT_SEEN.split()])

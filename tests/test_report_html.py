@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import report_page
 from click.testing import CliRunner
 
 from xla2tpu.cli import main
@@ -113,3 +115,30 @@ def test_in_a_browser(report: Path, tmp_path: Path) -> None:
     assert 'aria-label="Filter the findings">' in done.stdout
     (opened,) = re.findall(rf'<details[^>]*id="{anchor}"[^>]*>', done.stdout)
     assert " open=" in opened
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(report_page.browser() is None, reason="there is no Chromium")
+@pytest.mark.skipif(
+    "XLA2TPU_DOWNLOADS" not in os.environ,
+    reason="XLA2TPU_DOWNLOADS names no folder with pytorch-lightning 1.6.5",
+)
+def test_a_large_project_in_a_browser(tmp_path: Path) -> None:
+    """Filtered, opened and read by the keyboard alone, without a script error or a request."""
+    cache = Path(os.environ["XLA2TPU_DOWNLOADS"])
+    page, json_report = report_page.migrated(report_page.PROJECT, cache, tmp_path)
+    outcome = report_page.use(page, json_report, str(report_page.browser()), tmp_path)
+    assert outcome.failures == []
+    assert outcome.findings >= 30
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
+def test_the_browser_tells_what_is_wrong(tmp_path: Path) -> None:
+    """Errors of scripts and requests are seen, so that their absence means something."""
+    bad = tmp_path / "bad.html"
+    bad.write_text('<img src="other.png"><script>nothing()</script>')
+    with report_page.Page(str(BROWSER), tmp_path / "profile") as page:
+        page.open(bad.as_uri())
+        problems = "\n".join(page.problems)
+    assert "script error" in problems
+    assert f"request: {tmp_path.as_uri()}/other.png" in problems

@@ -22,10 +22,12 @@ class Kind(enum.StrEnum):
     PYPROJECT = "pyproject"
     SETUP_CFG = "setup.cfg"
     SETUP_PY = "setup.py"
+    TOX = "tox.ini"
     CONDA = "conda"
     DOCKERFILE = "dockerfile"
     SHELL = "shell"
     CI = "ci"
+    YAML = "yaml"
     DOTENV = "dotenv"
     LOCK = "lock"
 
@@ -33,6 +35,9 @@ class Kind(enum.StrEnum):
 _NAMES = {
     "setup.py": Kind.SETUP_PY,
     "setup.cfg": Kind.SETUP_CFG,
+    "tox.ini": Kind.TOX,
+    # The same format, with tables of its own.
+    "Pipfile": Kind.PYPROJECT,
     "pyproject.toml": Kind.PYPROJECT,
     "uv.lock": Kind.LOCK,
     "poetry.lock": Kind.LOCK,
@@ -81,7 +86,7 @@ def kind_of(path: str) -> Kind | None:
     if name.endswith((".yml", ".yaml")):
         if _CI_PATH.search(path.replace(os.sep, "/")):
             return Kind.CI
-        return Kind.CONDA if _CONDA.match(name) else None
+        return Kind.CONDA if _CONDA.match(name) else Kind.YAML
     if _DOCKER.match(name):
         return Kind.DOCKERFILE
     return Kind.DOTENV if _DOTENV.match(name) else None

@@ -120,8 +120,11 @@ _AROUND = re.compile(
     rb"|tpu-vm-(?:v4-)?pt"
     rb"|xla2tpu|PJRT_|XRT_|XLA_[A-Z]|PT_?XLA|ALLREDUCE_GRADIENTS_BUCKET"
     rb"|TPU_NUM_DEVICES|CONVERT_SHLO|COLLECTIVE_MATMUL_IN_MP"
-    rb"|NUMERIC_CC_TOKEN",
+    rb"|NUMERIC_CC_TOKEN|distributed_type:\s*[\"']?(?:TPU|XLA)\b|^\s+xla:\s*[Tt]rue\b",
+    re.M,
 )
+# What a list of requirements includes may ask for torch_xla.
+_INCLUDES = re.compile(rb"^[ \t]*(?:-r|--requirement)", re.M)
 # In JSON, quotes of strings in code are escaped.
 _IN_NOTEBOOK = re.compile(rb"COLAB_TPU_ADDR|openxla|torchxla_trace|\\\"xla[\\:]|'xla[':]|xla2tpu")
 
@@ -134,6 +137,8 @@ def matters(kind: Kind, data: bytes) -> bool:
         return True
     if kind is Kind.NOTEBOOK:
         return _IN_NOTEBOOK.search(data) is not None or _framework_in_notebook(data)
+    if kind is Kind.REQUIREMENTS:
+        return _INCLUDES.search(data) is not None
     return kind is Kind.SETUP_PY and interesting(data)
 
 

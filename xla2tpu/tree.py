@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from xla2tpu import reparse
 from xla2tpu.nodes import descendants, paused_gc, unchecked
 from xla2tpu.positions import PositionError, Positions
 from xla2tpu.scopes import Scope
@@ -46,9 +47,13 @@ class Tree(Facts):
         self._everywhere = False
         self._owned: dict[str, dict[int, list[tuple[cst.Name, Scope]]]] = {}
         self._chunks: dict[int, int] | None = None
+        self._memory = reparse.current()
         with paused_gc():
-            with unchecked():
-                module = cst.parse_module(parsable)
+            if self._memory is None:
+                with unchecked():
+                    module = cst.parse_module(parsable)
+            else:
+                module = self._memory.parse(parsable)
             super().__init__(module)
             self._parsable = parsable
             Walk(self).run()
@@ -86,8 +91,12 @@ class Tree(Facts):
         """Find the spans of the nodes around ``node``: of a function or statement of the file.
 
         Generating code for a whole file costs a third of parsing it, and most of a long file
-        has nothing to report.
+        has nothing to report. In an editor most of it is known from the text before.
         """
+        if self._memory is not None and (known := self._memory.spans(self._topmost(node))):
+            self._full.update(known[0])
+            self._inner.update(known[1])
+            return
         chunk = self._chunk(node)
         if chunk is None:
             self.locate()
@@ -103,6 +112,12 @@ class Tree(Facts):
         end = len(self.text)
         for table, found in ((self._full, state.full), (self._inner, state.inner)):
             table.update((k, (a + shift, min(b + shift, end))) for k, (a, b) in found.items())
+
+    def _topmost(self, node: cst.CSTNode) -> cst.CSTNode:
+        """The statement of the file around a node."""
+        while (above := self.parents.get(id(node))) is not None and above is not self.module:
+            node = above
+        return node
 
     def _chunk(self, node: cst.CSTNode) -> tuple[cst.CSTNode, list[str]] | None:
         """The statement of the file, or of a class in it, around a node, and its indentation."""

@@ -30,6 +30,8 @@ async function start() {
       documentSelector: [
         { scheme: 'file', language: 'python' },
         { scheme: 'untitled', language: 'python' },
+        // Their texts come with their notebook; this is for hovering and code actions.
+        { scheme: 'vscode-notebook-cell', language: 'python' },
       ],
     },
   );

@@ -33,7 +33,7 @@ from xla2tpu.prefilter import matters
         (".github/workflows/a.yml", Kind.CI),
         ("x/.github/actions/a/action.yml", Kind.CI),
         (".gitlab-ci.yml", Kind.CI),
-        ("config.yml", None),
+        ("config.yml", Kind.YAML),
         ("Dockerfile", Kind.DOCKERFILE),
         ("Dockerfile.tpu", Kind.DOCKERFILE),
         ("tpu.dockerfile", Kind.DOCKERFILE),

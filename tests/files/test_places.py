@@ -119,7 +119,7 @@ def test_a_result_that_cannot_be_read_is_not_written(monkeypatch: pytest.MonkeyP
     from xla2tpu.files import formats
     from xla2tpu.files.places import Place
 
-    def wrong(source: str) -> list[Place]:
+    def wrong(source: str, path: str) -> list[Place]:
         return [Place("requirement", 0, 5, "torch-xla", (Edit(0, 0, "torch_xla\n"),))]
 
     monkeypatch.setattr(formats, "requirements_txt", wrong)

@@ -129,3 +129,18 @@ def test_gitlab() -> None:
 def test_what_is_no_yaml_stays() -> None:
     (finding,) = run("a: [torch_xla\n", WORKFLOW).findings
     assert (finding.reason, finding.blocks) == ("does-not-parse", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Dockerfile", "FROM a\nENV PJRT_DEVICE=TPU XLA_USE_SPMD=1\n"),
+        ("run.sh", "export PJRT_DEVICE=TPU XLA_USE_SPMD=1\n"),
+        ("a.env", "PJRT_DEVICE=TPU\n"),
+    ],
+)
+def test_what_one_edit_takes_away_goes_together(name: str, text: str) -> None:
+    """A safe fix must not take an unsafe one along, nor one that is suppressed."""
+    assert "XLA" not in migrated(text, name)
+    if "SPMD" in text:
+        assert run(text, name, unsafe=False).output is None

@@ -35,6 +35,7 @@ EVERYTHING: Json = {
         "codeAction": {"dataSupport": True, "resolveSupport": {"properties": ["edit"]}},
         "publishDiagnostics": {"versionSupport": True, "codeDescriptionSupport": True},
     },
+    "notebookDocument": {"synchronization": {}},
 }
 
 

@@ -56,7 +56,7 @@ def _run(
     if kind in _PYTHON:
         return _python(data, path, settings, project, released, kind)
     text, encoding, lead = decode(data)
-    document = Document(data, text, encoding, lead, _detector(kind)(text))
+    document = Document(data, text, encoding, lead, _detector(kind, path)(text))
     return Work(document, path, settings, project or _project(path, settings)).result()
 
 
@@ -65,7 +65,7 @@ def _project(path: str, settings: Settings) -> Project:
     return project_of(settings.root or find_root(path))
 
 
-def _detector(kind: Kind) -> Callable[[str], list[Place]]:
+def _detector(kind: Kind, path: str) -> Callable[[str], list[Place]]:
     """What finds the places of a kind of file."""
     from xla2tpu.files import formats
 
@@ -77,8 +77,17 @@ def _detector(kind: Kind) -> Callable[[str], list[Place]]:
         from xla2tpu.files import yamls
 
         return yamls.conda if kind is Kind.CONDA else yamls.ci
+    if kind is Kind.TOX:
+        from xla2tpu.files.tox import tox_ini
+
+        return tox_ini
+    if kind is Kind.YAML:
+        from xla2tpu.files.manifests import manifest
+
+        return manifest
+    if kind is Kind.REQUIREMENTS:
+        return lambda text: formats.requirements_txt(text, path)
     return {
-        Kind.REQUIREMENTS: formats.requirements_txt,
         Kind.SETUP_CFG: formats.setup_cfg,
         Kind.DOCKERFILE: formats.dockerfile,
         Kind.SHELL: formats.shell,
@@ -165,7 +174,7 @@ def _reads(data: bytes, kind: Kind) -> bool:
             import tomllib
 
             tomllib.loads(data.decode())
-        elif kind in (Kind.CI, Kind.CONDA):
+        elif kind in (Kind.CI, Kind.CONDA, Kind.YAML):
             import yaml
 
             list(yaml.compose_all(data, yaml.SafeLoader))

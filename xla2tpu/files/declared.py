@@ -39,15 +39,21 @@ class Item:
 
 @dataclass(slots=True)
 class Declarations:
-    """All requirements of one file."""
+    """All requirements of one file.
+
+    ``beside``: another file of the same environment asks for torch_xla.
+    """
 
     items: list[Item] = field(default_factory=list)
     indices: list[Item] = field(default_factory=list)
     floors: list[tuple[Item, str | None]] = field(default_factory=list)
+    beside: bool = False
 
     def places(self) -> list[Place]:
         """What becomes of the items; nothing where none asks for torch_xla or torch_tpu."""
         asking = {i.scope for i in self.items if requirements.asks(i.text)}
+        if self.beside:
+            asking.add("main")
         if not asking:
             return []
         everywhere = "main" in asking

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from xla2tpu.files import requirements, variables
 from xla2tpu.files.commands import Commands
 from xla2tpu.files.declared import Declarations, Item, mentions
+from xla2tpu.files.includes import Included, included, pin
 from xla2tpu.files.places import Place
 from xla2tpu.model import Applicability, Edit
 
@@ -34,9 +35,13 @@ def _lines(text: str) -> Iterator[tuple[int, int]]:
         at = match.end()
 
 
-def requirements_txt(text: str) -> list[Place]:
-    """The places of a list of requirements or constraints, as pip reads it."""
+def requirements_txt(text: str, path: str = "") -> list[Place]:
+    """The places of a list of requirements or constraints, as pip reads it.
+
+    ``path`` is where it stands, for the lists that it includes.
+    """
     declared = Declarations()
+    others: list[tuple[Included, int, int]] = []
     locked = _GENERATED.search(text) is not None
     spans = []
     newline = "\r\n" if "\r\n" in text else "\n"
@@ -57,8 +62,13 @@ def requirements_txt(text: str) -> list[Place]:
                 locked=locked or wanted != content.strip(), separator=newline,
             )  # fmt: skip
             declared.items.append(item)
+        elif path and content.strip() and (found := included(content, path)) is not None:
+            others.append((found, first, last))
         spans.append((first, last))
+    declared.beside = any(found.asks() for found, _, _ in others)
     places = declared.places()
+    if any(requirements.asks(item.text) for item in declared.items):
+        places += [p for found, *at in others if (p := pin(found, *at)) is not None]
     return [*places, *mentions(text, spans, places, blocks=True)]
 
 

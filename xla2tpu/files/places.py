@@ -174,8 +174,19 @@ class Work:
             for place in self.places:
                 place.refuse("other-hardware")
                 place.anchor = None
+        self._share()
         self.suppressed = {p for p in self.places if self._is_suppressed(p)}
         self._settle()
+
+    def _share(self) -> None:
+        """Put places into a group that one and the same edit takes away, as settings of a line."""
+        known: dict[tuple[Edit, ...], Place] = {}
+        for place in self.places:
+            first = known.setdefault(place.edits, place)
+            if place.edits and first is not place and not (first.group or place.group):
+                first.group = f"same {place.edits[0].start}"
+            if place.edits and first.group.startswith("same "):
+                place.group = place.group or first.group
 
     def _other_hardware(self, project: Project) -> bool:
         """Whether the file, or the code beside it, is for other hardware than TPUs."""

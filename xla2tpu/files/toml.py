@@ -1,4 +1,4 @@
-"""`pyproject.toml`: requirements of PEP 621, dependency groups, poetry, uv.
+"""`pyproject.toml`: requirements of PEP 621, dependency groups, poetry, uv; and `Pipfile`.
 
 `tomllib` says whether the file is TOML at all, before and after; the places of its texts are
 told by a reader of its tokens, since no parser gives them.
@@ -28,7 +28,15 @@ _LISTS = re.compile(
     r"|build-system\.requires|tool\.uv\.(?:dev|constraint|override|build-constraint)-dependencies"
     r"|tool\.pdm\.dev-dependencies\.[^.]+|tool\.hatch\.envs\.[^.]+\.(?:extra-)?dependencies"
 )
-_POETRY = re.compile(r"tool\.poetry\.(?:dependencies|dev-dependencies|group\.[^.]+\.dependencies)")
+_POETRY = re.compile(
+    r"tool\.poetry\.(?:dependencies|dev-dependencies|group\.[^.]+\.dependencies)|packages|dev-packages"
+)
+_EXTRAS = re.compile(
+    r",[ \t]*extras[ \t]*=[ \t]*\[[^\]]*\]|extras[ \t]*=[ \t]*\[[^\]]*\][ \t]*,[ \t]*"
+)
+_OLD_PYTHON = re.compile(r"3\.(?:[0-9]|10)(?:\.\d+)?")
+# Extras of torch_xla that torch_tpu needs no equal for.
+_TPU_EXTRAS = frozenset(("tpu", "tpuvm"))
 
 
 @dataclass(slots=True)
@@ -208,7 +216,7 @@ def _poetry(text: str, leaves: list[Leaf], declared: Declarations) -> list[Place
     if not asking:
         return []
     places: list[Place] = []
-    main = any(e is not None and e[0] == "tool.poetry.dependencies" for _, e in asking)
+    main = any(e[0] in ("tool.poetry.dependencies", "packages") for _, e in asking)
     seen: set[int] = set()
     for leaf, entry in entries:
         if entry is None:
@@ -224,12 +232,19 @@ def _poetry(text: str, leaves: list[Leaf], declared: Declarations) -> list[Place
             others = [o for o, e in entries if e and e[:2] == (table, name) and e[2] != rest]
             place = Place("requirement", key[0] if key else leaf.start, leaf.end, "torch-xla",
                           group="declared", anchor=anchor)  # fmt: skip
-            if key is None or rest not in ((), ("version",)) or others or "|" in leaf.value:
+            extras = _extras(text, others, leaf.end)
+            if (
+                key is None
+                or rest not in ((), ("version",))
+                or "|" in leaf.value
+                or (others and extras is None)
+            ):
                 place.refuse("unsupported-form")
             else:
                 new = text[slice(*key)].replace("xla", "tpu")
                 version = "*" if leaf.value == "*" else ">=0.2.0"
                 place.edits = (Edit(*key, new), Edit(leaf.start, leaf.end, version))
+                place.edits += (extras,) if extras is not None else ()
             places.append(place)
         elif (canonical in requirements.COMPANIONS or canonical == "python") and rest in (
             (), ("version",)
@@ -249,6 +264,16 @@ def _poetry(text: str, leaves: list[Leaf], declared: Declarations) -> list[Place
                           group="declared")  # fmt: skip
             place.edits = (Edit(*line_at(text, key[0]), ""),)
             places.append(place)
+    for leaf in leaves if main else ():
+        if leaf.path[0] == "requires" and _OLD_PYTHON.fullmatch(leaf.value):
+            place = Place("python-floor", leaf.start, leaf.end, "python", group="declared",
+                          applicability=Applicability.UNSAFE,
+                          anchor=line_at(text, leaf.start)[0])  # fmt: skip
+            if leaf.path[-1] == "python_version":
+                place.edits = (Edit(leaf.start, leaf.end, "3.11"),)
+            else:
+                place.refuse("python-floor")
+            places.append(place)
     for leaf in leaves:
         if leaf.path[:3] == ("tool", "poetry", "extras") and requirements.is_torch_xla(leaf.value):
             place = Place("requirement", leaf.start, leaf.end, "torch-xla", group="declared",
@@ -258,9 +283,20 @@ def _poetry(text: str, leaves: list[Leaf], declared: Declarations) -> list[Place
     return places
 
 
+def _extras(text: str, others: list[Leaf], at: int) -> Edit | None:
+    """The edit that takes the extras out of an inline table; None where there is more in it."""
+    values = {leaf.value for leaf in others}
+    if not values or not values <= _TPU_EXTRAS or any(o.path[-1] != "extras" for o in others):
+        return None
+    start, end = line_at(text, at)
+    match = _EXTRAS.search(text, start, end)
+    inside = match is not None and all(match.start() < o.start < match.end() for o in others)
+    return Edit(match.start(), match.end(), "") if match is not None and inside else None
+
+
 def _entry(leaf: Leaf) -> tuple[str, str, tuple[str, ...]] | None:
     """The table, the name and the further keys of a text of poetry's dependencies."""
-    for length in (3, 5):
+    for length in (1, 3, 5):
         if _POETRY.fullmatch(".".join(leaf.path[:length])) and len(leaf.path) > length:
             return ".".join(leaf.path[:length]), leaf.path[length], leaf.path[length + 1 :]
     return None
@@ -299,7 +335,7 @@ def _sources(text: str, leaves: list[Leaf], reader: _Reader) -> list[Place]:
         if leaf.path[-1] != "url" or not requirements.is_libtpu_index(leaf.value):
             continue
         if leaf.path[:-1] not in (("tool", "uv", "index"), ("tool", "poetry", "source"),
-                                  ("tool", "pdm", "source")):  # fmt: skip
+                                  ("tool", "pdm", "source"), ("source",)):  # fmt: skip
             continue
         headers = [m.start() for m in _TABLE.finditer(text)]
         before = [h for h in headers if h <= leaf.start]

@@ -20,12 +20,12 @@ from xla2tpu.model import Edit
 _SCRIPTS = frozenset(("run", "script", "before_script", "after_script"))
 _VARIABLES = frozenset(("env", "variables"))
 _OLD = re.compile(r"3\.(?:[0-9]|10)(?![0-9])")
-_CONDA_PYTHON = re.compile(r"python\s*==?\s*3\.(?:[0-9]|10)(?![0-9])[.*\w]*")
-_CONDA_TORCH = re.compile(r"(?:pytorch|torchvision|torchaudio)\s*==?\s*\S+")
+_CONDA_PYTHON = re.compile(r"(?:[\w-]+::)?python\s*==?\s*3\.(?:[0-9]|10)(?![0-9])[.*\w]*(?:=\S+)?")
+_CONDA_TORCH = re.compile(r"(?:[\w-]+::)?(?:pytorch|torchvision|torchaudio)\s*==?\s*\S+")
 _MATRIX = "The job for TPUs needs Python 3.11 or newer: drop the older ones from it."
 
 
-def _documents(text: str) -> list[yaml.Node] | None:
+def documents_of(text: str) -> list[yaml.Node] | None:
     # The scanner of libyaml counts otherwise where a text is not ASCII.
     try:
         return [d for d in yaml.compose_all(text, yaml.SafeLoader) if d is not None]
@@ -40,7 +40,7 @@ def _unread(text: str) -> list[Place]:
     return found
 
 
-def _inside(text: str, node: yaml.ScalarNode) -> tuple[int, int] | None:
+def inside(text: str, node: yaml.ScalarNode) -> tuple[int, int] | None:
     """Where the text of a scalar stands that is written as it is read; None for others."""
     start, end = node.start_mark.index, node.end_mark.index
     if node.style in ("'", '"'):
@@ -48,7 +48,7 @@ def _inside(text: str, node: yaml.ScalarNode) -> tuple[int, int] | None:
     return (start, end) if text[start:end] == node.value else None
 
 
-def _entry(text: str, node: yaml.Node) -> Edit | None:
+def entry_of(text: str, node: yaml.Node) -> Edit | None:
     """The edit that takes an item of a block list away, with its line."""
     start, _ = line_at(text, node.start_mark.index)
     if not re.fullmatch(r"[ \t]*-[ \t]+", text[start : node.start_mark.index]):
@@ -62,7 +62,7 @@ def _entry(text: str, node: yaml.Node) -> Edit | None:
 
 def conda(text: str) -> list[Place]:
     """The places of an environment of conda."""
-    documents = _documents(text)
+    documents = documents_of(text)
     if documents is None:
         return _unread(text)
     declared = Declarations()
@@ -70,18 +70,18 @@ def conda(text: str) -> list[Place]:
     settings: list[Place] = []
     spans = []
     for root in documents:
-        for key, value in _pairs(root):
+        for key, value in pairs(root):
             if key == "dependencies" and isinstance(value, yaml.SequenceNode):
                 for node in value.value:
                     if isinstance(node, yaml.ScalarNode):
                         packages.append(node)
-                    for inner, listed in _pairs(node):
+                    for inner, listed in pairs(node):
                         if inner == "pip" and isinstance(listed, yaml.SequenceNode):
                             _pip(text, declared, listed)
             elif key in _VARIABLES:
-                settings += _settings(text, value, None)
+                settings += settings_of(text, value, None)
     for node in packages:
-        span = _inside(text, node)
+        span = inside(text, node)
         if span is None:
             continue
         spans.append(span)
@@ -97,10 +97,10 @@ def conda(text: str) -> list[Place]:
 
 def _pip(text: str, declared: Declarations, listed: yaml.SequenceNode) -> None:
     for node in listed.value:
-        span = _inside(text, node) if isinstance(node, yaml.ScalarNode) else None
+        span = inside(text, node) if isinstance(node, yaml.ScalarNode) else None
         if span is None:
             continue
-        gone = _entry(text, node)
+        gone = entry_of(text, node)
         anchor = line_at(text, span[0])[0]
         option = re.match(r"(?:-f|--find-links|--extra-index-url)[\s=]+(\S+)", node.value)
         if option:
@@ -117,7 +117,7 @@ def _pip(text: str, declared: Declarations, listed: yaml.SequenceNode) -> None:
 
 def _conda_torch(text: str, packages: list[yaml.ScalarNode]) -> Iterator[Place]:
     for node in packages:
-        span = _inside(text, node)
+        span = inside(text, node)
         if span and _CONDA_TORCH.fullmatch(node.value):
             place = Place("pin", *span, node.value, blocks=False, anchor=line_at(text, span[0])[0])
             yield place.refuse(
@@ -125,7 +125,7 @@ def _conda_torch(text: str, packages: list[yaml.ScalarNode]) -> Iterator[Place]:
             )
 
 
-def _pairs(node: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
+def pairs(node: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             yield str(key.value), value
@@ -136,10 +136,10 @@ def _pairs(node: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
 
 def ci(text: str) -> list[Place]:
     """The places of a workflow: its scripts, its variables, its images and Python releases."""
-    documents = _documents(text)
+    documents = documents_of(text)
     if documents is None:
         return _unread(text)
-    walk = _Walk(text)
+    walk = Walk(text)
     for root in documents:
         walk.visit(root, ())
     places = walk.commands.places()
@@ -149,7 +149,7 @@ def ci(text: str) -> list[Place]:
     return [*places, *mentions(text, walk.others, places)]
 
 
-class _Walk:
+class Walk:
     def __init__(self, text: str) -> None:
         self.text = text
         self.commands = Commands(text)
@@ -180,12 +180,12 @@ class _Walk:
             nodes = value.value if isinstance(value, yaml.SequenceNode) else [value]
             for node in nodes:
                 if isinstance(node, yaml.ScalarNode):
-                    entry = _entry(self.text, node) if len(nodes) > 1 else None
-                    self._script(node, scope, entry)
+                    entry = entry_of(self.text, node) if len(nodes) > 1 else None
+                    self.script(node, scope, entry)
                 else:
                     self.visit(node, path)
         elif word in _VARIABLES and isinstance(value, yaml.MappingNode):
-            self.commands.found += _settings(self.text, value, (key, parent))
+            self.commands.found += settings_of(self.text, value, (key, parent))
         elif word in ("image", "container") and isinstance(value, yaml.ScalarNode):
             span = (value.start_mark.index, value.end_mark.index)
             anchor = line_at(self.text, span[0])[0]
@@ -205,7 +205,7 @@ class _Walk:
         else:
             self.visit(value, path)
 
-    def _script(self, node: yaml.ScalarNode, scope: str, entry: Edit | None) -> None:
+    def script(self, node: yaml.ScalarNode, scope: str, entry: Edit | None) -> None:
         text = self.text
         start, end = node.start_mark.index, node.end_mark.index
         whole = (entry.start, entry.end) if entry is not None else None
@@ -216,17 +216,17 @@ class _Walk:
         elif node.style == ">":
             header = line_at(text, start)[1]
             self.commands.add(header, end, scope, folded=True, anchor=line, whole=whole, keep=True)
-        elif _inside(text, node) is not None:
+        elif inside(text, node) is not None:
             quoted = node.style is not None and node.style in "'\""
             self.commands.add(
-                *(_inside(text, node) or (0, 0)), scope, anchor=line, whole=whole,
+                *(inside(text, node) or (0, 0)), scope, anchor=line, whole=whole,
                 quoted=True, keep=True, rewritable=not quoted or '"' not in node.value,
             )  # fmt: skip
         else:
             self.commands.mentions(start, end, anchor=line)
 
 
-def _settings(
+def settings_of(
     text: str, value: yaml.Node, owner: tuple[yaml.Node, yaml.MappingNode] | None
 ) -> list[Place]:
     """The variables of a mapping; one that is left empty goes with its key."""
@@ -248,7 +248,7 @@ def _settings(
         if len(doomed) == len(pairs) and gone is not None:
             gone = _with_key(text, value, owner)
         place = Place("file-variable", start, end, str(key.value), anchor=first if alone else None)
-        span = _inside(text, node)
+        span = inside(text, node)
         at = span or (end, end)
         place = settled(place, node.value, (start, key.end_mark.index), gone, at)
         places.append(place)

@@ -13,6 +13,8 @@ from xla2tpu.server.analyser import Analyser, Changed, Checked
 from xla2tpu.server.diagnostics import finding_range
 from xla2tpu.server.document import Document, uri_of
 from xla2tpu.server.edits import Edits, differences, text_edits
+from xla2tpu.server.notebooks import Notebook
+from xla2tpu.server.notebooks import changes as changes_of
 
 FIX_ALL = "source.fixAll.xla2tpu"
 KINDS: list[lsp.CodeActionKind | str] = [lsp.CodeActionKind.QuickFix, FIX_ALL]
@@ -46,14 +48,15 @@ class Actions:
 
     # -- what there is -----------------------------------------------------------------------
 
-    def quick_fixes(self, span: lsp.Range) -> Iterator[lsp.CodeAction]:
-        """The actions for the findings in a range, without their edits."""
+    def quick_fixes(self, span: lsp.Range, uri: str) -> Iterator[lsp.CodeAction]:
+        """The actions for the findings in a range of a file or cell, without their edits."""
         all_of: set[str] = set()
         suppressed: set[tuple[str, int]] = set()
         here = [
             (index, finding)
             for index, finding in enumerate(self.checked.findings)
-            if _touches(finding_range(self.document, finding), span)
+            if self._stands_in(finding, uri)
+            and _touches(finding_range(self.document, finding), span)
         ]
         for index, finding in here:
             fix = finding.fix
@@ -70,12 +73,19 @@ class Actions:
                 unsafe = "" if safe else ", unsafe ones too"
                 title = f"Fix all {count} places of {finding.rule} in this file{unsafe}"
                 yield self._action(title, "fix-rule", index)
+        if isinstance(self.document, Notebook):
+            return  # a comment goes into the text of a file, which the client does not have
         for index, finding in here:
             at = finding.rule, finding.line
             # What the tool says of a file as a whole is not about a place.
             if at not in suppressed and not self.checked.rules[finding.rule].tools:
                 suppressed.add(at)
                 yield self._action(f"Suppress {finding.rule} here", "suppress", index)
+
+    def _stands_in(self, finding: Finding, uri: str) -> bool:
+        """Whether a finding is one of a file, or of a cell of a notebook."""
+        document = self.document
+        return not isinstance(document, Notebook) or document.cell(finding).uri == uri
 
     def fix_all(self) -> lsp.CodeAction | None:
         """The action for the whole file, without its edit; None where nothing can be fixed."""
@@ -135,6 +145,9 @@ class Actions:
         assert self.document.data is not None
         changes = sorted(finding.fix.edits, key=lambda e: (e.start, e.end))
         result = apply_edits(self.document.data, changes, self.document.encoding)
+        if isinstance(self.document, Notebook):
+            helpers = self.analyser.helpers_of(self.document, self.options, finding.fix.helpers)
+            return self._together(list(changes_of(self.document, result.decode())), helpers)
         if compiles(self.document.data) and not compiles(result):
             return "internal error, nothing changed: the result does not compile"
         char_at = self.document.positions.char_at
@@ -142,19 +155,22 @@ class Actions:
             self.document, ((char_at(e.start), char_at(e.end), e.content) for e in changes)
         )
         helpers = self.analyser.helpers_of(self.document, self.options, finding.fix.helpers)
-        return self._together(edits, helpers)
+        return self._together([(self.document, edits, True)], helpers)
 
     def _texts(self, changed: Changed) -> lsp.WorkspaceEdit | str:
         if changed.text is None:
             return _in_settings(changed.refused or "there is nothing to change")
+        if isinstance(self.document, Notebook):
+            return self._together(list(changes_of(self.document, changed.text)), changed)
         edits = text_edits(self.document, differences(self.document.text, changed.text))
-        return self._together(edits, changed)
+        return self._together([(self.document, edits, True)], changed)
 
-    def _together(self, edits: list[lsp.TextEdit], changed: Changed) -> lsp.WorkspaceEdit | str:
-        """The edits of the file with those of other files that go with them."""
+    def _together(
+        self, parts: list[tuple[Document, list[lsp.TextEdit], bool]], changed: Changed
+    ) -> lsp.WorkspaceEdit | str:
+        """The edits of the file, or its cells, with those of other files that go with them."""
         if changed.refused is not None:
             return changed.refused
-        parts = [(self.document, edits, True)]
         for path, before, after in changed.others:
             if before is None and not self.edits.creates:
                 return f"{path} has to be there: this editor cannot make files"

@@ -18,6 +18,7 @@ from xla2tpu.inhouse import InHouse
 from xla2tpu.model import FileResult, Finding, Mode, Settings, Status, state_of
 from xla2tpu.prefilter import interesting, silent
 from xla2tpu.project import Project, find_root, forget
+from xla2tpu.reparse import Memory, remembering
 from xla2tpu.rules import Rule, load_rules
 from xla2tpu.runner import check_codes, check_rule_files, settings_for
 from xla2tpu.server.document import Document
@@ -26,6 +27,8 @@ from xla2tpu.server.suppressing import suppressing
 
 # Fewer than in a run on the command line: each holds the names of a whole project.
 _PROJECTS = 8
+# Files that a person goes back and forth between; the nodes of a long one take some 30 MB.
+_MEMORIES = 4
 
 
 @dataclass
@@ -88,6 +91,7 @@ class Analyser:
         self._texts: dict[str, bytes] = {}
         self._told: dict[str, bytes] = {}
         self._names: dict[tuple[str, InHouse], Names] = {}
+        self._memories: dict[str, Memory] = {}
         self._stamps: dict[tuple[str, ...], tuple[tuple[int, int] | None, ...]] = {}
 
     # -- what changes ------------------------------------------------------------------------
@@ -105,6 +109,7 @@ class Analyser:
     def close(self, path: str) -> bool:
         """What is on the disk counts again; whether that is another text."""
         self._open.pop(path, None)
+        self._memories.pop(path, None)
         self._told.pop(path, None)
         data = self._texts.pop(path, None)
         if data is None or _on_disk(path) == data:
@@ -124,7 +129,12 @@ class Analyser:
             error = f"the text cannot be saved as {document.encoding}, which it declares"
             return Checked(document, options, rules, parses=False, error=error)
         names = self._names_for(document, settings)
-        result = self._run(document, settings, names)
+        if with_fixes:
+            # What may be written comes of the whole text.
+            result = self._run(document, settings, names)
+        else:
+            with remembering(self._memory(document)):
+                result = self._run(document, settings, names)
         parses = result.error is None and not any(f.rule == SYNTAX for f in result.findings)
         if parses and document.path is not None:
             self._texts[document.path] = document.data
@@ -191,6 +201,15 @@ class Analyser:
         if not matters and not names.project.leads_somewhere(data, path):
             return FileResult(path, Status.CLEAN)
         return batch.run_bytes(data, path, settings, project=names.project)
+
+    def _memory(self, document: Document) -> Memory:
+        """The last valid text of a file, with its nodes; the one asked for last stands last."""
+        path = _name(document)
+        memory = self._memories.pop(path, None) or Memory()
+        self._memories[path] = memory
+        while len(self._memories) > _MEMORIES:
+            del self._memories[next(iter(self._memories))]
+        return memory
 
     def _settings(
         self, document: Document, options: Options, mode: Mode, with_fixes: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
@@ -25,6 +25,7 @@ from xla2tpu.server.analyser import Analyser, Checked
 from xla2tpu.server.diagnostics import SOURCE, diagnostic, finding_range
 from xla2tpu.server.document import Document, is_python, path_of
 from xla2tpu.server.edits import Edits, range_of
+from xla2tpu.server.notebooks import SYNC, Notebook, notebook
 from xla2tpu.server.options import Options
 from xla2tpu.server.positions import Unit
 
@@ -51,10 +52,14 @@ class Server(LanguageServer):
 
     def __init__(self) -> None:
         # Whole texts: pygls splits lines at form feeds and the like, which clients do not.
-        super().__init__("xla2tpu", __version__, lsp.TextDocumentSyncKind.Full)
+        super().__init__(
+            "xla2tpu", __version__, lsp.TextDocumentSyncKind.Full, notebook_document_sync=SYNC
+        )
         self.analyser = Analyser()
         self.pages = pages.Pages()
         self.documents: dict[str, Document] = {}
+        # The notebook of each cell.
+        self._notebooks: dict[str, str] = {}
         self._checked: dict[str, Checked] = {}
         self._with_fixes: dict[str, Checked] = {}
         self._options: dict[str, Options] = {}
@@ -125,6 +130,28 @@ class Server(LanguageServer):
         self.documents[document.uri] = document
         self.analyser.take(document)
 
+    def notebook_is(self, uri: str, version: int) -> None:
+        """Take the cells of a notebook as the client has them now."""
+        path, known = path_of(uri), self.workspace.get_notebook_document(notebook_uri=uri)
+        if known is None or path is None or not path.endswith(".ipynb"):
+            return
+        unit = _UNITS[lsp.PositionEncodingKind(self.workspace.position_encoding)]
+        texts = [self.workspace.get_text_document(cell.document) for cell in known.cells]
+        cells = [(text.uri, text.version, text.source) for text in texts]
+        before = self.documents.get(uri)
+        self.documents[uri] = now = notebook(uri, version, path, unit, cells)
+        if isinstance(before, Notebook):
+            gone = {cell.uri for cell in before.cells} - {cell.uri for cell in now.cells}
+            self._withdraw(gone)
+        self._notebooks |= {cell.uri: uri for cell in now.cells}
+        self.schedule(uri, 0 if before is None else None)
+
+    def _withdraw(self, uris: Iterable[str]) -> None:
+        """Take back the diagnostics of files or cells that are no longer there."""
+        for uri in uris:
+            self._notebooks.pop(uri, None)
+            self.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
+
     def saved(self, uri: str) -> None:
         self._refresh_unwatched()
         if uri in self.documents:
@@ -139,7 +166,10 @@ class Server(LanguageServer):
         timer = self._timers.pop(uri, None)
         if timer is not None:
             timer.cancel()
-        self.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
+        if isinstance(document, Notebook):
+            self._withdraw([cell.uri for cell in document.cells])
+        else:
+            self._withdraw([uri])
         if document.path is not None:
             self._start(self._forget_text(document.path))
 
@@ -187,16 +217,28 @@ class Server(LanguageServer):
             return
         if checked.error is not None:
             self._tell(f"{document.path or uri}: {checked.error}")
-        if checked.parses:
+        # A cell that is no Python is left out, and the others still have theirs.
+        if checked.parses or isinstance(document, Notebook):
             self._checked[uri] = checked
         elif uri in self._checked:
             return  # the last ones stay while the text does not parse
-        found = [] if checked.error else [self._shown(checked, f) for f in checked.findings]
-        self.text_document_publish_diagnostics(
-            lsp.PublishDiagnosticsParams(uri, found, document.version)
-        )
+        self._publish(checked)
         if await self._ask(document, self.analyser.spreads, checked):
             self.schedule_all()
+
+    def _publish(self, checked: Checked) -> None:
+        """Send the diagnostics of a file, or of each cell of a notebook."""
+        document = checked.document
+        findings = () if checked.error else checked.findings
+        parts = document.cells if isinstance(document, Notebook) else (document,)
+        found: dict[str, list[lsp.Diagnostic]] = {part.uri: [] for part in parts}
+        for finding in findings:
+            part = document.cell(finding) if isinstance(document, Notebook) else document
+            found[part.uri].append(self._shown(checked, finding))
+        for part in parts:
+            self.text_document_publish_diagnostics(
+                lsp.PublishDiagnosticsParams(part.uri, found[part.uri], part.version)
+            )
 
     def _shown(self, checked: Checked, finding: Finding) -> lsp.Diagnostic:
         link = self._link(finding.rule, checked)
@@ -210,17 +252,22 @@ class Server(LanguageServer):
 
     async def hover(self, params: lsp.HoverParams) -> lsp.Hover | None:
         """Explain the finding, or the code that the text spells, at a place."""
-        checked = await self._known(params.text_document.uri)
+        uri = params.text_document.uri
+        checked = await self._known(uri)
         if checked is None or checked.document.data is None:
             return None
-        document = checked.document
+        document, findings = checked.document, list(checked.findings)
+        if isinstance(document, Notebook):
+            findings = [f for f in findings if document.cell(f).uri == uri]
         here = params.position
-        for finding in checked.findings:
-            span = finding_range(document, finding)
+        for finding in findings:
+            span = finding_range(checked.document, finding)
             rule = checked.rules.get(finding.rule)
             if rule is not None and span.start <= here <= span.end:
                 text = pages.explanation(finding, rule, self._link(rule.code, checked))
                 return lsp.Hover(self._content(text), span)
+        if isinstance(document, Notebook):
+            document = next(cell for cell in document.cells if cell.uri == uri)
         lines = document.positions.lines
         char = document.positions.char(here.line, here.character)
         index = lines.index(char)
@@ -246,10 +293,12 @@ class Server(LanguageServer):
         only = params.context.only
         quick, whole = wants(only, lsp.CodeActionKind.QuickFix), wants(only, FIX_ALL)
         checked = await self._known(params.text_document.uri, with_fixes=True)
-        if checked is None or not checked.parses or not (quick or whole):
+        if checked is None or not (quick or whole):
+            return []
+        if not checked.parses and not isinstance(checked.document, Notebook):
             return []
         actions = self._actions(checked)
-        found = list(actions.quick_fixes(params.range)) if quick else []
+        found = list(actions.quick_fixes(params.range, params.text_document.uri)) if quick else []
         fix_all = actions.fix_all() if whole else None
         if fix_all is not None:
             found.append(fix_all)
@@ -299,6 +348,7 @@ class Server(LanguageServer):
 
     async def _known(self, uri: str, with_fixes: bool = False) -> Checked | None:
         """What is known of a file as it stands now."""
+        uri = self._notebooks.get(uri, uri)
         document = self.documents.get(uri)
         if document is None:
             return None
@@ -453,6 +503,22 @@ def make() -> Server:
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
     def did_close(params: lsp.DidCloseTextDocumentParams) -> None:
         server.closed(params.text_document.uri)
+
+    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_OPEN)
+    def notebook_did_open(params: lsp.DidOpenNotebookDocumentParams) -> None:
+        server.notebook_is(params.notebook_document.uri, params.notebook_document.version)
+
+    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CHANGE)
+    def notebook_did_change(params: lsp.DidChangeNotebookDocumentParams) -> None:
+        server.notebook_is(params.notebook_document.uri, params.notebook_document.version)
+
+    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_SAVE)
+    def notebook_did_save(params: lsp.DidSaveNotebookDocumentParams) -> None:
+        server.saved(params.notebook_document.uri)
+
+    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CLOSE)
+    def notebook_did_close(params: lsp.DidCloseNotebookDocumentParams) -> None:
+        server.closed(params.notebook_document.uri)
 
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)
     async def hover(params: lsp.HoverParams) -> lsp.Hover | None:

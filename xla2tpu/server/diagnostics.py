@@ -8,6 +8,7 @@ from xla2tpu.engine import SYNTAX
 from xla2tpu.model import Applicability, Finding
 from xla2tpu.server.document import Document
 from xla2tpu.server.edits import range_of
+from xla2tpu.server.notebooks import Notebook, range_in_cell
 
 SOURCE = "xla2tpu"
 
@@ -29,6 +30,8 @@ def diagnostic(document: Document, finding: Finding, link: str | None) -> lsp.Di
 
 def finding_range(document: Document, finding: Finding) -> lsp.Range:
     """Where a finding stands; a single place reaches to the end of its line."""
+    if isinstance(document, Notebook):
+        return range_in_cell(document, finding)
     positions = document.positions
     start, end = positions.char_at(finding.start), positions.char_at(finding.end)
     if start == end:
