@@ -210,7 +210,7 @@ class _FilePlan(Steps):
             target = f"{self.source(site.call.args[0].value)}.step()"
         note = (
             "fully_shard, DistributedDataParallel and DTensors reduce gradients themselves: no"
-            " second time, also where this run writes average_gradients"
+            " second time"
         )
         return self.step(site.node, "optimizer", title(site), target, note)
 

@@ -6,11 +6,14 @@ import libcst as cst
 
 from xla2tpu import processes, syntax
 from xla2tpu.changes import Builder
+from xla2tpu.match import is_single_controller
 from xla2tpu.nodes import descendants
 from xla2tpu.sites import Change, Insert, Site
 from xla2tpu.template import Piece, Slice
 
 _AVERAGE, _BOTH = "average_gradients", "average_and_step"
+# Under SPMD there was nothing to average, and sharded gradients are no copies of each other.
+SHARDED = "Step alone: fully_shard, DTensors and DistributedDataParallel reduce the gradients."
 _CLOSURE = "With several processes, average the gradients inside the closure, after backward()."
 
 
@@ -31,6 +34,9 @@ def optimizer_step(site: Site, builder: Builder) -> Change | str:
         site.fix_title = "Call optimizer.step()"
         site.message = f"`{{api}}` averages the gradients first, which is not needed: {why}"
         return builder.replace(site, f"{{optimizer}}.step({arguments})", extra=extra)
+    if is_single_controller(list(builder.sites.values())):
+        site.advice = SHARDED
+        return "single-controller"
     if may_be_closure:
         # torch_xla averaged what was there before the closure ran its own backward().
         site.advice = _CLOSURE

@@ -8,8 +8,10 @@ import libcst as cst
 
 from xla2tpu import processes
 from xla2tpu.changes import Builder
+from xla2tpu.match import is_single_controller
 from xla2tpu.sites import Change, Cut, Site, within
 from xla2tpu.template import Slice
+from xla2tpu.transforms.optimizer_step import SHARDED
 
 _AVERAGE = "average_gradients"
 _SUMS = ("'sum'", '"sum"')
@@ -20,12 +22,15 @@ def reduce_gradients(site: Site, builder: Builder) -> Change | str:
     """Average with a helper; ``_fetch_gradients`` and the sum that follows it are one average."""
     if site.context not in ("statement", "discarded", "value", "lambda-body"):
         return "unsupported-form"
+    why = processes.single_process(builder)
+    if why is None and is_single_controller(list(builder.sites.values())):
+        site.advice = SHARDED
+        return "single-controller"
     name = site.path.rpartition(".")[2]
     if name == "_fetch_gradients":
         return _pair(site, builder) or builder.replace(
             site, "gradients_of({optimizer})", helpers=["gradients_of"]
         )
-    why = processes.single_process(builder)
     given = site.bound.args.values() if site.bound is not None else ()
     lossless = all(builder.droppable(arg.value, site.scope) for arg in given)
     if why is not None and site.context == "statement" and lossless:
