@@ -19,8 +19,8 @@ LAYERS = {
     "rules": "rules rulecheck ruleschema kerneltable",
     "reading": "nodes scopes positions walk tree parsing exports project names syntax suites",
     "rewriting": "template signatures sites naming imports changes processes flow devices "
-    "batches loaders environment literals importsites workers processgroups spmdcode spmdprogram "
-    "spmd match missingops "
+    "batches loaders environment literals importsites workers processgroups spmdcode spmdmesh "
+    "spmdmodel spmdprogram spmdrewrite spmd match missingops "
     "edits vanished layout deletions helpertexts placing plan",
     "transforms": "transforms",
     "engine": "analysis afterswap markers findings engine helpersmodule",

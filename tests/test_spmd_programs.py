@@ -1,4 +1,4 @@
-"""Programs of SPMD that are rewritten as one unit, run with several processes on the emulated device.
+"""Programs of SPMD rewritten as one unit, run with several processes on the emulated device.
 
 What they train is compared with the original in one process on the CPU, where all that SPMD says of
 global tensors changes nothing.

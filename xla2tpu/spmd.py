@@ -1,8 +1,8 @@
 """Programs of SPMD that are rewritten as one unit: one process for each device, all or nothing.
 
-The file is a script whose one function trains a model on batches that are sharded over a mesh of one
-dimension. Either nothing else is sharded (data parallel), or the model is wrapped by FSDPv2 with a
-policy over classes. `docs/spmd.md` states the forms. What is not known leads to an `Obstacle`.
+The file is a script whose one function trains a model on batches that are sharded over a mesh of
+one dimension. Either nothing else is sharded (data parallel), or FSDPv2 wraps the model, with a
+policy over one class. `docs/spmd.md` states the forms. What is not known leads to an `Obstacle`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import libcst as cst
-
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
 from xla2tpu.rules import Rule
 from xla2tpu.sites import Change, Site
 from xla2tpu.spmdcode import Obstacle
 from xla2tpu.spmdprogram import Program
+from xla2tpu.spmdrewrite import Rewrite
 
 USE, MESH, MARK, SPEC, FSDP, POLICY = (
     "XLA801", "XLA803", "XLA804", "XLA806", "XLA816", "XLA813",
@@ -27,12 +26,11 @@ _PARTS = frozenset({USE, MESH, MARK, SPEC, FSDP, POLICY, LOADER, COUNT, STEP})
 # What the rules of other names make of them is right in each process of a unit.
 _OTHERS = frozenset({"XLA101", "XLA102", "XLA201", "XLA401"})
 DETECTOR = "spmd-program"
-_FORM = "whole-program"
 
 
 @dataclass(eq=False)
 class Unit:
-    """A program that can be rewritten: what becomes of its sites, and of what stands around them."""
+    """A program that can be rewritten: its own site, the others, and what becomes of these."""
 
     site: Site
     parts: list[Site]
@@ -74,7 +72,7 @@ def _decided(
     )  # fmt: skip
     parts = [s for s in sites if s.counts and s.rule.code in _PARTS]
     unit = Unit(site, parts)
-    program.rewrite(site, unit.changes)
+    Rewrite(program, builder).rewrite(site, unit.changes)
     for part in parts:
         if part.rule.code == LOADER and part.reason == "single-controller":
             part.case, part.reason = part.rule.cases[0], None

@@ -1,7 +1,7 @@
 """What code may do so that several processes run it as one process of SPMD did.
 
-Only what is known is let pass: calls that do the same in each process, or whose effect can be left to
-the first one, and operations that treat the samples of a batch one by one. Anything else is an
+Only what is known is let pass: calls that do the same in each process, or whose effect can be left
+to the first one, and operations that treat the samples of a batch one by one. Anything else is an
 `Obstacle`.
 """
 
@@ -18,8 +18,8 @@ from xla2tpu.syntax import is_constant, small_statement_alone
 
 GUARDED = frozenset({"builtins.print", "torch.save"})
 _ALIKE = re.compile(
-    r"builtins\.(abs|bool|dict|divmod|enumerate|float|getattr|hasattr|int|isinstance|len|list|max|min"
-    r"|range|reversed|round|set|sorted|str|sum|super|tuple|zip|\w+Error)\Z"
+    r"builtins\.(abs|bool|dict|divmod|enumerate|float|getattr|hasattr|int|isinstance|len|list|max"
+    r"|min|range|reversed|round|set|sorted|str|sum|super|tuple|zip|\w+Error)\Z"
     r"|torch\.(nn\.(?!parallel|DataParallel|SyncBatchNorm)|optim\.)[\w.]+\Z"
     r"|torch\.(device|manual_seed|no_grad|inference_mode|tensor|as_tensor|arange|linspace|zeros|ones"
     r"|full|eye|empty|cat|stack|zeros_like|ones_like|sin|cos|exp|sqrt|tanh|sigmoid|argmax|softmax"
@@ -27,43 +27,46 @@ _ALIKE = re.compile(
     r"|torch\.utils\.data\.(DataLoader|TensorDataset|Subset|ConcatDataset|random_split)\Z"
     r"|torchvision\.(transforms|datasets)\.[\w.]+\Z"
     r"|numpy\.(arange|array|asarray|zeros|ones|linspace|load|mean|sqrt|random\.default_rng)\Z"
-    r"|(math|itertools)\.\w+\Z|functools\.partial\Z|argparse\.\w+\Z|time\.(time|perf_counter)\Z"
+    r"|(math|itertools)\.\w+\Z|argparse\.\w+\Z|time\.(time|perf_counter)\Z"
     r"|os\.(environ\.get|getenv|path\.\w+)\Z"
 )
 _RANDOM = re.compile(r"torch\.(rand|randn|randint|randperm|normal)\Z|.*\.random_split\Z")
 # Methods that change nothing outside of the process, whatever they are called on.
 _METHODS = frozenset(
-    {"abs", "add_argument", "append", "argmax", "backward", "cpu", "detach", "eq", "eval", "exp", "extend", "flatten",
-     "float", "format", "get", "get_last_lr", "item", "items", "join", "keys", "long", "manual_seed",
-     "max", "mean", "min", "mul", "named_parameters", "numel", "numpy", "parameters",
-     "parse_args", "permute",
-     "pow", "requires_grad_", "reshape", "size", "split", "sqrt", "square", "squeeze", "startswith",
-     "state_dict", "step", "strip", "sum", "to", "tolist", "train", "unsqueeze", "values", "view",
+    {"abs", "add_argument", "append", "argmax", "backward", "cpu", "detach", "eq", "eval",
+     "exp", "extend", "flatten", "float", "format", "get", "get_last_lr", "item", "items",
+     "join", "keys", "long", "manual_seed", "max", "mean", "min", "mul", "named_parameters",
+     "numel", "numpy", "parameters", "parse_args", "permute", "pow", "requires_grad_",
+     "reshape", "size", "split", "sqrt", "square", "squeeze", "startswith", "state_dict",
+     "step", "strip", "sum", "to", "tolist", "train", "unsqueeze", "values", "view",
      "zero_grad"}
 )  # fmt: skip
 # What may be evaluated on the first process alone.
 _READ = frozenset(
-    {"cpu", "detach", "format", "get_last_lr", "item", "items", "join", "mean", "numel", "size",
-     "state_dict", "sum", "tolist"}
+    {"cpu", "detach", "format", "get_last_lr", "item", "items", "join", "mean", "numel",
+     "size", "state_dict", "sum", "tolist"}
 )  # fmt: skip
 _READ_CALLS = re.compile(r"builtins\.\w+\Z|(math|time|os\.path)\.\w+\Z|os\.(environ\.get|getenv)\Z")
 
+_HANDED_OVER = re.compile(
+    r"builtins\.(print|open|exec|eval|compile|input|__import__)\Z|torch\.save\Z"
+)
 # Layers that treat samples one by one, and draw nothing at random after they are made.
 _LAYERS = frozenset(
-    {"AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d", "Conv1d",
-     "Conv2d", "Conv3d", "ConvTranspose2d", "ELU", "Embedding", "Flatten", "GELU", "GroupNorm",
-     "Hardswish", "Identity", "LayerNorm", "LeakyReLU", "Linear", "MaxPool1d", "MaxPool2d", "Mish",
-     "ModuleDict", "ModuleList", "Parameter", "RMSNorm", "ReLU", "Sequential", "SiLU", "Sigmoid",
-     "Softplus", "Tanh", "ZeroPad2d"}
+    {"AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d",
+     "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "ELU", "Embedding", "Flatten", "GELU",
+     "GroupNorm", "Hardswish", "Identity", "LayerNorm", "LeakyReLU", "Linear", "MaxPool1d",
+     "MaxPool2d", "Mish", "ModuleDict", "ModuleList", "Parameter", "RMSNorm", "ReLU",
+     "Sequential", "SiLU", "Sigmoid", "Softplus", "Tanh", "ZeroPad2d"}
 )  # fmt: skip
 _FUNCTIONS = frozenset(
     {"adaptive_avg_pool2d", "avg_pool2d", "elu", "exp", "gelu", "interpolate", "layer_norm",
-     "leaky_relu", "linear", "log", "max_pool2d", "pad", "relu", "sigmoid", "silu", "softplus", "sqrt",
+     "leaky_relu", "log", "max_pool2d", "pad", "relu", "sigmoid", "silu", "softplus", "sqrt",
      "square", "tanh"}
 )  # fmt: skip
 _PLAIN_METHODS = frozenset(
-    {"abs", "bfloat16", "bool", "clamp", "contiguous", "exp", "float", "log", "long", "masked_fill",
-     "pow", "relu", "sigmoid", "sqrt", "square", "tanh", "to"}
+    {"abs", "bfloat16", "bool", "clamp", "contiguous", "exp", "float", "log", "long",
+     "masked_fill", "pow", "relu", "sigmoid", "sqrt", "square", "tanh", "to"}
 )  # fmt: skip
 # With the dimension as their first argument (or second, as functions), which must not be the batch.
 _OF_DIMENSION = frozenset(
@@ -104,8 +107,8 @@ def argument(call: cst.Call, index: int | None, name: str) -> cst.Arg | None:
 class Code:
     """Checks the code of one file.
 
-    ``guards`` are the statements to leave to the first process, ``reached`` the functions and classes
-    that were looked into, ``random`` the calls that draw numbers.
+    ``guards`` are the statements to leave to the first process, ``reached`` the functions and
+    classes that were looked into, ``random`` the calls that draw numbers.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -123,6 +126,10 @@ class Code:
             match below:
                 case cst.Call():
                     self._call(below)
+                case cst.Name():
+                    self._name(below)
+                case cst.FunctionDef() | cst.ClassDef() if self._is_inside(below):
+                    raise Obstacle(below, "functions in functions are not followed")
                 case cst.With():
                     for item in below.items:
                         if not isinstance(item.item, cst.Call) or item.asname is not None:
@@ -137,6 +144,24 @@ class Code:
                 ):
                     raise Obstacle(below, "statements of this kind are not followed")
 
+    def _is_inside(self, node: cst.CSTNode) -> bool:
+        return any(isinstance(a, cst.FunctionDef) for a in self.tree.ancestors(node))
+
+    def _name(self, node: cst.Name) -> None:
+        """A function that is handed over is called by somebody."""
+        parent = self.tree.parent(node)
+        if isinstance(parent, cst.Call) and parent.func is node:
+            return
+        for load, scope in self.tree.loads.get(node.value, []):
+            if load is not node:
+                continue
+            if _HANDED_OVER.match(self.builder.meaning(node, scope) or ""):
+                raise Obstacle(node, "who calls it cannot be told")
+            if scope.owner(node.value) is self.tree.root:
+                for binding in self.tree.root.bindings[node.value]:
+                    if binding.kind in ("def", "class") and binding.statement is not None:
+                        self._definition(binding.statement)
+
     def _call(self, call: cst.Call) -> None:
         site = self.builder.sites.get(id(call))
         if site is not None:
@@ -147,6 +172,12 @@ class Code:
             self._guard(call)
         elif path is not None and _ALIKE.match(path):
             self._known(call, path)
+        elif (
+            path == "functools.partial"
+            and call.args
+            and id(call.args[0].value) in (self.builder.sites)
+        ):
+            return  # a policy of FSDP
         elif not self._own(call, scope):
             raise Obstacle(
                 call, f"what `{self._told(call.func)}` does in several processes is not known"
@@ -246,10 +277,10 @@ class Code:
         """Let an expression pass that makes a model which treats the samples one by one."""
         if isinstance(node, cst.Call):
             func = node.func
-            if isinstance(func, cst.Attribute) and func.attr.value in ("to", "train"):
-                if isinstance(func.value, cst.Call):
-                    self.model(func.value, scope)
-                    return
+            moved = isinstance(func, cst.Attribute) and func.attr.value in ("to", "train")
+            if moved and isinstance(func, cst.Attribute) and isinstance(func.value, cst.Call):
+                self.model(func.value, scope)
+                return
             path = self.builder.callee(node, scope) or ""
             if path.startswith("torch.nn."):
                 self._layer(node, path)
@@ -257,12 +288,11 @@ class Code:
                     if isinstance(arg.value, cst.Call):
                         self.model(arg.value, scope)
                 return
-            if isinstance(func, cst.Name):
-                bindings = self.tree.root.bindings.get(func.value, [])
+            if isinstance(func, cst.Name) and scope.owner(func.value) is self.tree.root:
+                bindings = self.tree.root.bindings[func.value]
                 if len(bindings) == 1 and isinstance(bindings[0].statement, cst.ClassDef):
-                    if scope.owner(func.value) is self.tree.root:
-                        self._module_of(bindings[0])
-                        return
+                    self._module_of(bindings[0])
+                    return
         raise Obstacle(
             node,
             "the model is not in sight: layers such as BatchNorm would see a part of the batch",
@@ -302,12 +332,14 @@ class Code:
 
     def _layer(self, call: cst.Call, path: str) -> None:
         name = path.rpartition(".")[2]
-        if name in LOSSES:
-            return
         if name not in _LAYERS:
             raise Obstacle(call, f"`{name}` may depend on the whole batch, or draws at random")
         if name == "Flatten" and call.args:
             raise Obstacle(call, "it may flatten the batch")
+        if name == "Embedding":
+            for arg in call.args[2:]:
+                if arg.keyword is None or arg.keyword.value not in ("padding_idx", "dtype"):
+                    raise Obstacle(arg, "the embedding depends on the samples that are seen")
 
     def _forward(self, node: cst.FunctionDef) -> None:
         if node.name.value.startswith("__"):
@@ -318,20 +350,78 @@ class Code:
                     self._operation(below)
                 case cst.Attribute() if below.attr.value in ("T", "H", "mT"):
                     raise Obstacle(below, "it may mix the samples of the batch")
+                case cst.Attribute() if below.attr.value == "shape":
+                    self._shape_parts(below)
                 case cst.Subscript():
                     self._indexed(below)
+                case cst.BinaryOperation(operator=cst.MatrixMultiply()):
+                    if not self._is_self(below.right) and not self._is_deep(below.left):
+                        raise Obstacle(below, "it may mix the samples of the batch")
+                case cst.AssignTarget(target=cst.Attribute() | cst.Subscript()):
+                    raise Obstacle(below, "the model keeps something of a batch")
+                case cst.AugAssign(target=cst.Attribute() | cst.Subscript()):
+                    raise Obstacle(below, "the model keeps something of a batch")
                 case cst.With() | cst.Try() | cst.Global() | cst.Nonlocal() | cst.FunctionDef():
                     raise Obstacle(below, "statements of this kind are not followed")
+            if isinstance(below, cst.BaseExpression) and self._asks_batch_size(below):
+                self._sized(below)
+
+    def _is_deep(self, node: cst.BaseExpression) -> bool:
+        """Whether a value has three dimensions or more, of which the first is the batch's."""
+        if isinstance(node, cst.Name):
+            scope = self.tree.scope(node)
+            bindings = scope.bindings.get(node.value, [])
+            values = [b.value for b in bindings]
+            return bool(values) and all(
+                isinstance(v, cst.Call) and self._is_deep(v) for v in values
+            )
+        source = self.tree.source(node)
+        return re.search(r"\.transpose\((1, ?[2-9]|[2-9], ?[1-9])\)\Z", source) is not None
+
+    def _sized(self, node: cst.BaseExpression) -> None:
+        """The size of the batch may be given to a new shape, and to nothing else."""
+        parent = self.tree.parent(node)
+        if self._is_new_size(node):
+            return
+        if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
+            target = parent.targets[0].target
+            if isinstance(target, cst.Name) and self._only_sizes(target):
+                return
+        raise Obstacle(node, "it depends on how large the batch is")
+
+    def _only_sizes(self, target: cst.Name) -> bool:
+        loads = self.tree.loads_of(target.value, self.tree.scope(target))
+        return all(self._is_new_size(load) for load, _ in loads)
+
+    def _is_new_size(self, node: cst.BaseExpression) -> bool:
+        arg = self.tree.parent(node)
+        call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None
+        func = call.func if isinstance(call, cst.Call) else None
+        return isinstance(func, cst.Attribute) and func.attr.value in _SHAPED
+
+    def _shape_parts(self, node: cst.BaseExpression) -> None:
+        """``x.shape`` is taken apart, and its first part given to new shapes alone."""
+        parent = self.tree.parent(node)
+        target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
+        first = target.elements[0].value if isinstance(target, cst.Tuple) else None
+        if isinstance(parent, cst.Subscript) and parent.value is node:
+            if re.fullmatch(r".*\[([0-9]|-1)\]", self.tree.source(parent)):
+                return
+        elif isinstance(first, cst.Name) and self._only_sizes(first):
+            return
+        raise Obstacle(node, "it depends on how large the batch is")
 
     def _indexed(self, node: cst.Subscript) -> None:
         base = node.value
-        if isinstance(base, cst.Attribute):
-            if base.attr.value == "shape" or self._is_self(base):
-                return
+        if isinstance(base, cst.Attribute) and base.attr.value == "shape":
+            self._shape_parts(base)
+            return
+        if self._is_self(base):
+            return
         first = node.slice[0].slice
         whole = isinstance(first, cst.Slice) and first.lower is None and first.upper is None
         key = isinstance(first, cst.Index) and isinstance(first.value, cst.SimpleString)
-        if not (whole and first.step is None) and not key:
+        if not (whole and getattr(first, "step", None) is None) and not key:
             raise Obstacle(node, "it may pick samples out of the batch")
 
     def _is_self(self, node: cst.BaseExpression) -> bool:
@@ -368,14 +458,21 @@ class Code:
 
     def _named(self, call: cst.Call, name: str, shift: int) -> None:
         """Judge an operation by its name; ``shift`` is 1 where the tensor is the first argument."""
-        if name in _PLAIN_METHODS | (_FUNCTIONS if shift else frozenset()) or name == "size":
+        if name in (_FUNCTIONS if shift else _PLAIN_METHODS):
             return
-        if name in ("float", "scaled_dot_product_attention", "matmul", "bmm", "where"):
-            if shift and name != "where" and argument(call, None, "dropout_p") is not None:
-                raise Obstacle(call, "dropout would draw the same masks in all processes")
-            if shift:
+        if name == "size" and not shift:
+            if not call.args:
+                self._shape_parts(call)
+            return
+        if name == "linear" and shift:
+            weight = argument(call, 1, "weight")
+            if weight is not None and self._is_self(weight.value):
                 return
-        if name in _OF_DIMENSION:
+        elif name == "scaled_dot_product_attention":
+            query, drop = argument(call, 0, "query"), argument(call, 4, "dropout_p")
+            if query is not None and self._is_deep(query.value) and drop is None:
+                return
+        elif name in _OF_DIMENSION:
             arg = argument(call, shift, "start_dim" if name == "flatten" else "dim")
             if arg is not None and self._is_inner(arg.value):
                 return
@@ -403,7 +500,7 @@ class Code:
         """Whether a dimension, or each of several, is a literal that is not the batch's."""
         if isinstance(node, (cst.Tuple, cst.List)):
             return all(self._is_inner(e.value) for e in node.elements)
-        return re.fullmatch(r"[1-9]\d*|-[12]", self.tree.source(node)) is not None
+        return re.fullmatch(r"[1-9]\d*|-1", self.tree.source(node)) is not None
 
     def _keeps_batch(self, call: cst.Call) -> bool:
         """Whether the first size of a new shape is that of the batch."""
@@ -511,9 +608,8 @@ class Code:
                 head, _, name = maker.rpartition(".")
                 if head.startswith("torch.nn") and name in LOSSES:
                     given = [made]
-            elif path.rpartition(".")[2] in LOSS_FUNCTIONS:
-                if path.rpartition(".")[0] == "torch.nn.functional":
-                    given = [node]
+            elif path.removeprefix("torch.nn.functional.") in LOSS_FUNCTIONS:
+                given = [node]
         if not given or not isinstance(node, cst.Call):
             raise Obstacle(node, "it is not seen that the loss is a mean over the samples")
         for arg in given[0].args:

@@ -1,56 +1,43 @@
-"""One program of SPMD: its mesh, loaders, model and training loop, and the program for processes."""
+"""One program of SPMD, read as a whole: its training loop, loaders, and all code around them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import libcst as cst
 
 from xla2tpu import workers
 from xla2tpu.batches import loop_over
-from xla2tpu.changes import INDENT, Builder
 from xla2tpu.flow import reaching
 from xla2tpu.nodes import descendants
-from xla2tpu.scopes import Binding, Scope
-from xla2tpu.sites import Change, Cut, Insert, Site
-from xla2tpu.spmdcode import Code, Obstacle, argument
+from xla2tpu.sites import Site
+from xla2tpu.spmdcode import Obstacle, argument
+from xla2tpu.spmdmodel import Models
 from xla2tpu.syntax import small_statement_alone
-from xla2tpu.template import Slice
 
-_GUARD = re.compile(r"""__name__\s*==\s*(['"])__main__\1\Z""")
-_DIST = "import torch.distributed as dist"
-_SAMPLER = "from torch.utils.data.distributed import DistributedSampler"
 _LOADER_ARGUMENTS = frozenset(
     {"dataset", "batch_size", "shuffle", "drop_last", "num_workers", "pin_memory",
      "persistent_workers", "prefetch_factor", "timeout"}
 )  # fmt: skip
-_RANKS = ("rank", "index", "process_index", "process_rank")
+_PARSES = re.compile(r"argparse\.\w+\Z|builtins\.\w+\Z|os\.(environ\.get|getenv)\Z")
 _CLIPS = re.compile(r"torch\.nn\.utils\.clip_grad_(norm|value)_\Z")
 
 
-class Program:
-    """Reads a program, raising an `Obstacle` at what is not known, and rewrites it."""
+class Program(Models):
+    """Reads a program, raising an `Obstacle` at what is not known."""
 
-    main: cst.FunctionDef
-    started: cst.Call
-
-    def __init__(self, sites: list[Site], builder: Builder, taken: Callable[[str], bool]) -> None:
-        self.builder, self.tree, self.taken = builder, builder.tree, taken
-        self.by_code: dict[str, list[Site]] = {}
-        for site in sites:
-            if site.counts:
-                self.by_code.setdefault(site.rule.code, []).append(site)
-        self.code = Code(builder)
-        # Statements that go, and assignments that only they read.
-        self.gone: list[cst.CSTNode] = []
-        self.helpers: list[Binding] = []
-
-    def sites(self, code: str) -> list[Site]:
-        """The sites of one rule."""
-        return self.by_code.get(code, [])
-
-    # -- reading ------------------------------------------------------------------------------
+    backward: cst.Expr
+    loss: cst.BaseExpression
+    loss_name: str | None
+    epochs: cst.For | None
+    # The statement before which the gradients are averaged.
+    anchor: cst.SimpleStatementLine
+    batch: set[str]
+    loader_statement: cst.Assign
+    given: dict[str, cst.Arg]
+    shuffled: bool
+    # The loader of torch_xla in the training loop.
+    wrapper: Site | None = None
 
     def check(self) -> None:
         """Read the whole program."""
@@ -65,191 +52,6 @@ class Program:
         self._specs()
         self._rest()
         self._seeded()
-
-    def _started(self) -> None:
-        """The function that is called under the main guard, once and last."""
-        last = self.tree.module.body[-1]
-        if (
-            not isinstance(last, cst.If)
-            or last.orelse is not None
-            or not _GUARD.match(self.tree.source(last.test))
-            or not isinstance(last.body, cst.IndentedBlock)
-        ):
-            raise Obstacle(
-                last,
-                'the file does not end with a call of its main function under `if __name__ == "__main__":`',
-            )
-        line = last.body.body[-1]
-        call = None
-        if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1:
-            if isinstance(line.body[0], cst.Expr) and isinstance(line.body[0].value, cst.Call):
-                call = line.body[0].value
-        if call is None or not isinstance(call.func, cst.Name):
-            raise Obstacle(line, "it is not a call of the main function")
-        name = call.func.value
-        bindings = self.tree.root.bindings.get(name, [])
-        node = bindings[0].statement if len(bindings) == 1 else None
-        if not isinstance(node, cst.FunctionDef) or len(self.tree.loads.get(name, [])) != 1:
-            raise Obstacle(call, f"`{name}` is not a function of the file that is used here alone")
-        params = node.params
-        plain = not (params.kwonly_params or params.posonly_params or params.star_kwarg)
-        if (
-            not plain
-            or not isinstance(params.star_arg, cst.MaybeSentinel)
-            or any(p.default is not None for p in params.params)
-            or len(params.params) != len(call.args)
-            or any(a.star or a.keyword for a in call.args)
-        ):
-            raise Obstacle(node, "the arguments of the main function are not plain")
-        if node.decorators or node.asynchronous is not None or self.taken(name):
-            raise Obstacle(node, "the main function is not called by the file alone")
-        self.main, self.started, self.guard = node, call, last
-        self.scope = self.tree.scope(node.body)
-        self.rank = next((r for r in _RANKS if r not in self.tree.names), None) or "rank_"
-        if self.rank in self.tree.names:
-            raise Obstacle(node, "there is no free name for the rank")
-
-    def _switch(self) -> None:
-        uses = self.sites("XLA801")
-        if len(uses) != 1 or uses[0].context != "statement" or uses[0].bound is None:
-            raise Obstacle(uses[-1].node, "SPMD is not switched on by one plain statement")
-        auto = uses[0].bound.args.get("auto")
-        if auto is not None and self.tree.source(auto.value) != "False":
-            raise Obstacle(
-                uses[0].node, "the compiler chooses the shardings: TorchTPU has no such mode"
-            )
-        statement = self.tree.statement(uses[0].expression)
-        line = self.tree.parent(statement)
-        block = self.tree.parent(line) if line is not None else None
-        if block not in (self.tree.module, self.main.body, self.guard.body):
-            raise Obstacle(uses[0].node, "SPMD is switched on under a condition, or elsewhere")
-
-    def value(self, node: cst.BaseExpression, scope: Scope) -> cst.BaseExpression:
-        """What an expression is, through names that are assigned once; these are noted."""
-        while isinstance(node, cst.Name):
-            owner = scope.owner(node.value)
-            bindings = owner.bindings[node.value] if owner is not None else []
-            if len(bindings) != 1 or bindings[0].kind != "assign" or bindings[0].value is None:
-                break
-            if not isinstance(bindings[0].statement, cst.Assign):
-                break
-            if bindings[0] not in self.helpers:
-                self.helpers.append(bindings[0])
-            node, scope = bindings[0].value, bindings[0].scope
-        return node
-
-    def _mesh(self) -> None:
-        """The one mesh: the axis that spans all devices, and the assignment that makes it."""
-        meshes = self.sites("XLA803")
-        if len(meshes) != 1:
-            place = meshes[1] if meshes else self.sites("XLA801")[0]
-            raise Obstacle(place.node, "there is not one mesh that is made and used in this file")
-        site = meshes[0]
-        statement = self.tree.statement(site.expression)
-        if (
-            site.call is None
-            or not isinstance(statement, cst.Assign)
-            or statement.value is not site.call
-            or len(statement.targets) != 1
-            or not isinstance(statement.targets[0].target, cst.Name)
-            or not small_statement_alone(self.tree, statement)
-        ):
-            raise Obstacle(site.node, "the mesh is not assigned to one name")
-        name = statement.targets[0].target.value
-        owner = self.tree.scope(statement)
-        if owner not in (self.tree.root, self.scope) or len(owner.bindings[name]) != 1:
-            raise Obstacle(site.node, "the mesh is made elsewhere than in the main function")
-        self.mesh_statement, self.mesh_site = statement, site
-        self.mesh_loads = {id(load) for load, _ in self.tree.loads_of(name, owner)}
-        if site.path.endswith(".get_1d_mesh"):
-            axis = argument(site.call, 0, "axis_name")
-            self.axes = [self._text(axis.value, site.scope) if axis is not None else None]
-            self.axis = 0
-            return
-        if not site.path.endswith(".Mesh"):
-            raise Obstacle(site.node, "the mesh spans several slices, or is a global one")
-        self._shape(site)
-
-    def _shape(self, site: Site) -> None:
-        assert site.call is not None
-        ids = argument(site.call, 0, "device_ids")
-        shape = argument(site.call, 1, "mesh_shape")
-        names = argument(site.call, 2, "axis_names")
-        if ids is None or shape is None or not self._all_ids(ids.value, site.scope):
-            raise Obstacle(site.node, "the mesh is not made of all devices in their order")
-        sizes = self.value(shape.value, site.scope)
-        if not isinstance(sizes, (cst.Tuple, cst.List)):
-            raise Obstacle(site.node, "the shape of the mesh is not literal")
-        whole = []
-        for index, element in enumerate(sizes.elements):
-            if self.tree.source(element.value) == "1":
-                continue
-            if not self._counts(element.value, self.tree.scope(element.value)):
-                raise Obstacle(element, "the mesh has more than one dimension, or a fixed size")
-            whole.append(index)
-        if len(whole) != 1:
-            raise Obstacle(site.node, "the mesh has more than one dimension, or none")
-        self.axis = whole[0]
-        self.axes = [None] * len(sizes.elements)
-        if names is not None:
-            words = self.value(names.value, site.scope)
-            if not isinstance(words, (cst.Tuple, cst.List)):
-                raise Obstacle(site.node, "the names of the axes are not literal")
-            self.axes = [self._text(e.value, self.tree.scope(e.value)) for e in words.elements]
-            if len(self.axes) != len(sizes.elements):
-                raise Obstacle(site.node, "the mesh has not as many names as axes")
-
-    def _text(self, node: cst.BaseExpression, scope: Scope) -> str | None:
-        found = self.value(node, scope)
-        text = found.evaluated_value if isinstance(found, cst.SimpleString) else None
-        return text if isinstance(text, str) else None
-
-    def _counts(self, node: cst.BaseExpression, scope: Scope) -> bool:
-        """Whether an expression is the number of all devices."""
-        found = self.value(node, scope)
-        site = self.builder.sites.get(id(found))
-        if site is not None:
-            return site.rule.code == "XLA305" and site.call is not None
-        if isinstance(found, cst.Call) and len(found.args) == 1:
-            asked = self.builder.callee(found, self.tree.scope(found)) == "builtins.len"
-            return asked and self._all_ids(found.args[0].value, self.tree.scope(found))
-        return False
-
-    def _all_ids(self, node: cst.BaseExpression, scope: Scope) -> bool:
-        """Whether an expression holds the numbers of all devices in their order."""
-        found = self.value(node, scope)
-        if not isinstance(found, cst.Call) or len(found.args) != 1 or found.args[0].star:
-            return False
-        inside, path = found.args[0].value, self.builder.callee(found, self.tree.scope(found))
-        if path in ("numpy.arange", "builtins.range"):
-            return self._counts(inside, self.tree.scope(inside))
-        if path in ("numpy.array", "numpy.asarray", "builtins.list"):
-            made = self.value(inside, self.tree.scope(inside))
-            called = isinstance(made, cst.Call)
-            inner = self.builder.callee(made, self.tree.scope(made)) if called else None
-            return inner == "builtins.range" and self._all_ids(made, self.tree.scope(made))
-        return False
-
-    def _is_mesh(self, arg: cst.Arg | None) -> bool:
-        return arg is not None and id(arg.value) in self.mesh_loads
-
-    def _is_batch_spec(self, arg: cst.Arg | None) -> bool:
-        """Whether a partition spec shards the first dimension, and no other."""
-        if arg is None:
-            return False
-        spec = self.value(arg.value, self.tree.scope(arg.value))
-        if not isinstance(spec, (cst.Tuple, cst.List)) or not spec.elements:
-            return False
-        first, *rest = (e.value for e in spec.elements)
-        if any(self.tree.source(e) != "None" for e in rest):
-            return False
-        source = self.tree.source(first)
-        if isinstance(first, cst.Integer):
-            return source == str(self.axis)
-        name = self._text(first, self.tree.scope(first))
-        return name is not None and self.axes[self.axis] == name
-
-    # -- the training loop --------------------------------------------------------------------
 
     def _loop(self) -> None:
         """The one loop that trains: its loader, and the statements around ``backward``."""
@@ -291,16 +93,14 @@ class Program:
             if isinstance(above, (cst.If, cst.Try, cst.With, cst.FunctionDef)):
                 raise Obstacle(loop, "the training loop stands under a condition, or in a block")
 
-    def _called(self, node: cst.CSTNode) -> cst.Call | None:
-        call = self.tree.parent(node)
-        return call if isinstance(call, cst.Call) and call.func is node else None
-
     def _iterated(self) -> tuple[cst.BaseExpression, cst.BaseExpression]:
         """What the training loop runs over, and the target of each batch."""
         inner: cst.BaseExpression = self.loop.iter
-        if isinstance(inner, cst.Call) and inner.args:
-            if self.builder.callee(inner, self.scope) == "builtins.enumerate":
-                inner = inner.args[0].value
+        counted = isinstance(inner, cst.Call) and (
+            self.builder.callee(inner, self.scope) == "builtins.enumerate"
+        )
+        if counted and isinstance(inner, cst.Call) and inner.args:
+            inner = inner.args[0].value
         found = loop_over(inner, self.scope, self.builder)
         if found is None or found.node is not self.loop:
             raise Obstacle(self.loop, "what the training loop runs over is not plain")
@@ -317,18 +117,8 @@ class Program:
                 call, "the loader of the training loop is not a DataLoader of the function"
             )
         self._loader_arguments(call)
-        self.loader = call
         statement = self.tree.statement(call)
-        line = self.tree.parent(statement)
-        above = [
-            a for a in self.tree.ancestors(call) if isinstance(a, (cst.For, cst.While, cst.If))
-        ]
-        if (
-            not isinstance(statement, cst.Assign)
-            or any(self.tree.is_within(a, self.main) for a in above)
-            or self.tree.parent(line) is not self.main.body
-            or not small_statement_alone(self.tree, statement)
-        ):
+        if not isinstance(statement, cst.Assign) or not self._is_first_level(statement):
             raise Obstacle(call, "the loader is not assigned at the start of the main function")
         self.loader_statement = statement
         for holder in holders:
@@ -362,8 +152,6 @@ class Program:
                 return node
             else:
                 raise Obstacle(node, "which loader it is cannot be told")
-
-    wrapper: Site | None = None
 
     def _is_plain_use(self, load: cst.Name) -> bool:
         parent = self.tree.parent(load)
@@ -406,12 +194,9 @@ class Program:
     def _sharded(self, node: cst.BaseExpression) -> None:
         """The batches of the training loop are sharded, by its loader or in its body."""
         marks = [s for s in self.sites("XLA804") if self.tree.is_within(s.node, self.loop)]
-        spec = self.wrapper.bound.args.get("input_sharding") if self._has_wrapper() else None
-        if spec is None and not marks:
+        bound = self.wrapper.bound if self.wrapper is not None else None
+        if not marks and (bound is None or "input_sharding" not in bound.args):
             raise Obstacle(node, "the batches of the training loop are not sharded")
-
-    def _has_wrapper(self) -> bool:
-        return self.wrapper is not None and self.wrapper.bound is not None
 
     def _body(self) -> None:
         """The loop up to ``backward`` treats the samples one by one, and only the loss goes on."""
@@ -481,94 +266,15 @@ class Program:
                 if inside or seen is None or self.tree.is_within(seen.node, self.loop):
                     raise Obstacle(load, f"`{name}` is of the part of the batch that a process has")
 
-    # -- the model and its optimizer ----------------------------------------------------------
-
-    def _model(self) -> None:
-        """The optimizer that steps, and the one model whose parameters it has."""
-        steps = [n for n in self._steppers() if self._optimizer(n) is not None]
-        if not steps:
-            raise Obstacle(self.loop, "the training loop steps no optimizer of torch.optim")
-        names = {n.value for n in steps}
-        if len(names) != 1:
-            raise Obstacle(self.loop, "there are several optimizers")
-        self.optimizer = names.pop()
-        made = self._optimizer(steps[0])
-        assert made is not None
-        binding = self.scope.bindings[self.optimizer][0]
-        statement = binding.statement
-        first = argument(made, 0, "params")
-        holder = (
-            first.value.func if first is not None and isinstance(first.value, cst.Call) else None
-        )
-        if (
-            not isinstance(statement, cst.Assign)
-            or not isinstance(holder, cst.Attribute)
-            or holder.attr.value != "parameters"
-            or not isinstance(holder.value, cst.Name)
-            or self.tree.parent(self.tree.parent(statement) or statement) is not self.main.body
-            or not small_statement_alone(self.tree, statement)
-        ):
-            raise Obstacle(made, "the optimizer is not made of the parameters of one model")
-        self.model, self.optimizer_statement = holder.value.value, statement
-        bindings = self.scope.bindings.get(self.model, [])
-        if not bindings:
-            raise Obstacle(holder, "the model is not made in the main function")
-        for bound in bindings:
-            self._bound_model(bound)
-
-    def _bound_model(self, bound: Binding) -> None:
-        at_first_level = self.tree.parent(
-            self.tree.parent(bound.statement or bound.node) or bound.node
-        )
-        if bound.kind != "assign" or bound.value is None or at_first_level is not self.main.body:
-            raise Obstacle(
-                bound.node, "the model is not assigned at the start of the main function"
-            )
-        if self.tree.span(bound.node) > self.tree.span(self.optimizer_statement):
-            raise Obstacle(bound.node, "the model changes after the optimizer is made")
-        moved = bound.value
-        if isinstance(moved, cst.Call) and isinstance(moved.func, cst.Attribute):
-            func = moved.func
-            if func.attr.value == "to" and self.tree.source(func.value) == self.model:
-                return
-        self.code.model(moved, self.scope)
-
-    def _steppers(self) -> list[cst.Name]:
-        """The names of what steps in the training loop after ``backward``."""
-        found = []
-        for line in self.after:
-            statement = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
-            call = statement.value if isinstance(statement, cst.Expr) else None
-            if not isinstance(call, cst.Call):
-                continue
-            site = self.builder.sites.get(id(call))
-            if site is not None and site.rule.code == "XLA501":
-                if site.bound is None or set(site.bound.args) - {"optimizer", "barrier"}:
-                    raise Obstacle(call, "the step has arguments that are not followed")
-                node = site.bound.args["optimizer"].value
-                if isinstance(node, cst.Name):
-                    found.append(node)
-            elif isinstance(call.func, cst.Attribute) and call.func.attr.value == "step":
-                if isinstance(call.func.value, cst.Name):
-                    found.append(call.func.value)
-        return found
-
-    def _optimizer(self, name: cst.Name) -> cst.Call | None:
-        bindings = self.scope.bindings.get(name.value, [])
-        made = bindings[0].value if len(bindings) == 1 else None
-        if not isinstance(made, cst.Call):
-            return None
-        path = self.builder.callee(made, self.scope) or ""
-        head, _, kind = path.rpartition(".")
-        return made if head == "torch.optim" and kind != "LBFGS" else None
-
     def _steps(self) -> None:
         """The first statement after ``backward`` that stays is where gradients are averaged."""
-        self.anchor = None
+        found = None
         for line in self.after:
-            statement = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+            if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+                break
+            statement = line.body[0]
             call = statement.value if isinstance(statement, cst.Expr) else None
-            if not isinstance(call, cst.Call) or len(line.body) != 1:
+            if not isinstance(call, cst.Call):
                 break
             site = self.builder.sites.get(id(call))
             if site is not None and site.rule.code in ("XLA101", "XLA102"):
@@ -578,13 +284,14 @@ class Program:
             if isinstance(call.func, cst.Attribute) and not path:
                 stepped = call.func.attr.value == "step" and not call.args
             if stepped or _CLIPS.match(path):
-                self.anchor = line
+                found = line
             break
-        if self.anchor is None:
+        if found is None:
             raise Obstacle(
                 self.backward,
                 "`backward()` is not followed by the clipping of gradients or the step",
             )
+        self.anchor = found
         for node in self.tree.attributes.get("step", []):
             call = self._called(node)
             asked = (
@@ -596,8 +303,6 @@ class Program:
                 or not any(self.tree.is_within(node, s) for s in self.after)
             ):
                 raise Obstacle(node, "the optimizer steps elsewhere, or by a closure")
-
-    # -- all the rest -------------------------------------------------------------------------
 
     def _specs(self) -> None:
         """Every annotation shards a batch on its first dimension over the whole mesh."""
@@ -621,14 +326,14 @@ class Program:
                 spec = self.builder.sites.get(id(found))
                 if spec is None or spec.rule.code != "XLA806":
                     raise Obstacle(given, "the sharding of the inputs is not one ShardingSpec")
+        codes = ("XLA803", "XLA804", "XLA806", "XLA816")
         used = {
-            id(a.value)
-            for s in (*self.sites("XLA804"), *self.sites("XLA806"))
-            if s.call is not None
+            id(a.value) for c in codes for s in self.sites(c) if s.call is not None
             for a in s.call.args
-        }
-        for load in self.mesh_loads - used:
-            raise Obstacle(self.mesh_site.node, f"the mesh is used elsewhere too{load and ''}")
+        }  # fmt: skip
+        for key, load in self.mesh_loads.items():
+            if key not in used:
+                raise Obstacle(load, "the mesh is used for more than sharding the batches")
 
     def _spec(self, site: Site) -> None:
         call = site.call
@@ -673,8 +378,8 @@ class Program:
         for line in self.main.body.body:
             if not self.tree.is_within(self.loop, line):
                 self.code.alike(line)
-        for line in self.after:
-            self.code.alike(line)
+        for node in self.after:
+            self.code.alike(node)
         for above in self.tree.ancestors(self.loop):
             if above is self.main:
                 break
@@ -685,6 +390,12 @@ class Program:
             if isinstance(above, cst.For):
                 self.code.alike(above.iter)
         self.code.alike(self.loop.iter)
+        clock = any(
+            b.path in ("time", "time.time", "time.perf_counter") for b in self.tree.bindings
+        )
+        for below in descendants(self.main.body):
+            if clock and isinstance(below, (cst.Break, cst.Return, cst.Raise, cst.While)):
+                raise Obstacle(below, "processes would end at different times by their clocks")
         self._top()
         for sites in self.by_code.values():
             for site in sites:
@@ -712,12 +423,23 @@ class Program:
             b for bs in self.tree.root.bindings.values() for b in bs
             if self.tree.is_within(b.node, self.guard)
         ]  # fmt: skip
+        for call in descendants(self.guard.body):
+            if isinstance(call, cst.Call) and call is not self.started:
+                self._of_first(call)
         for binding in held:
             for load, _ in self.tree.loads_of(binding.name, self.tree.root):
                 if not self.tree.is_within(load, self.guard):
                     raise Obstacle(
                         load, "it is set under the main guard, which other processes skip"
                     )
+
+    def _of_first(self, call: cst.Call) -> None:
+        """What stands under the main guard is run by the process that starts the others."""
+        path = self.builder.callee(call, self.tree.root) or ""
+        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        parses = not path and method in ("add_argument", "parse_args")
+        if id(call) not in self.builder.sites and not parses and not _PARSES.match(path):
+            raise Obstacle(call, "it stands under the main guard, which other processes skip")
 
     def _was_read(self, site: Site) -> bool:
         if self.tree.is_within(site.node, self.guard):
@@ -728,6 +450,17 @@ class Program:
         )
         return bool(above) or not defined
 
+    def _seeds(self, line: cst.CSTNode) -> bool:
+        """Whether a line seeds the numbers of torch, alike in each process."""
+        small = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+        call = small.value if isinstance(small, cst.Expr) else None
+        if not isinstance(call, cst.Call) or len(call.args) != 1:
+            return False
+        seed = self.value(call.args[0].value, self.tree.scope(call))
+        if any(isinstance(n, cst.Call) for n in descendants(seed)):
+            return False
+        return self.builder.callee(call, self.tree.scope(call)) == "torch.manual_seed"
+
     def _seeded(self) -> None:
         """Numbers that are drawn must be the same in each process: they are seeded before."""
         if not self.code.random:
@@ -735,14 +468,11 @@ class Program:
         for line in (*self.tree.module.body, *self.main.body.body):
             if line is self.guard or isinstance(line, (cst.FunctionDef, cst.ClassDef)):
                 continue
-            small = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
-            call = small.value if isinstance(small, cst.Expr) else None
-            if isinstance(call, cst.Call):
-                if self.builder.callee(call, self.tree.scope(call)) == "torch.manual_seed":
-                    return
+            if self._seeds(line):
+                return
             for below in descendants(line):
-                own = isinstance(below, cst.Call) and isinstance(below.func, cst.Name)
-                own = own and below.func.value in self.tree.root.bindings
+                name = below.func if isinstance(below, cst.Call) else None
+                own = isinstance(name, cst.Name) and name.value in self.tree.root.bindings
                 if own or any(below is r for r in self.code.random):
                     raise Obstacle(
                         below,
@@ -752,161 +482,3 @@ class Program:
             self.code.random[0],
             "each process would draw other numbers: call torch.manual_seed() before",
         )
-
-    # -- writing ------------------------------------------------------------------------------
-
-    def rewrite(self, site: Site, changes: dict[Site, Change]) -> None:
-        """Make the changes: those of the program, put on ``site``, and those of the parts."""
-        change = site.change = Change(replaced=[])
-        site.fix_title = "Run one process for each device"
-        self._start(site, change)
-        self._delete(change, changes)
-        self._sample(change)
-        self._average(change, changes)
-        for guard in self.code.guards:
-            self._on_first(guard, change)
-
-    def _start(self, site: Site, change: Change) -> None:
-        params = self.main.params.params
-        if params:
-            at = self.tree.span(params[0])[0]
-            change.cuts.append(Cut(at, at, (f"{self.rank}, ",), self.main))
-        else:
-            end = self.tree.span(self.main.name)[1]
-            at = self.tree.text.index("(", end) + 1
-            change.cuts.append(Cut(at, at, (self.rank,), self.main))
-        call = self.started
-        start, end = self.tree.span(call)
-        items: list[str | Slice] = []
-        for arg in call.args:
-            items += [Slice(arg.value), ", "]
-        change.replaced.append(call)
-        change.kept += [call.func, *(a.value for a in call.args)]
-        if self.builder.settings.launcher == "torchrun":
-            dist = self.builder.need(change, _DIST, site.scope)
-            lines = [
-                f'{dist}.init_process_group("cpu:gloo,tpu:tpu_dist")',
-                self.builder.newline,
-                INDENT,
-            ]
-            pieces = [*lines, Slice(call.func), f"({dist}.get_rank()"]
-            for arg in call.args:
-                pieces += [", ", Slice(arg.value)]
-            pieces += [")", self.builder.newline, INDENT, f"{dist}.destroy_process_group()"]
-        else:
-            helper = self.builder.use_helper(change, "launch")
-            pieces = [f"{helper}(", Slice(call.func)]
-            if items:
-                more = items[:-1] if len(call.args) > 1 else [items[0], ","]
-                pieces += [", args=(", *more, ")"]
-            pieces.append(")")
-        change.cuts.append(Cut(start, end, tuple(pieces), call))
-
-    def _delete(self, change: Change, changes: dict[Site, Change]) -> None:
-        """SPMD, its mesh and its annotations go, with the names that nothing else reads."""
-        for site in (*self.sites("XLA801"), *self.sites("XLA804")):
-            statement = self.tree.statement(site.expression)
-            changes[site] = Change(deletes=[statement], replaced=[site.expression])
-            self.gone.append(statement)
-        changes[self.mesh_site] = Change(deletes=[self.mesh_statement])
-        self.gone.append(self.mesh_statement)
-        wrapped = [
-            a.value
-            for s in self.sites("XLA503")
-            if s.bound is not None and (a := s.bound.args.get("input_sharding")) is not None
-        ]
-        for site in self.sites("XLA806"):
-            changes[site] = Change()
-        more = True
-        while more:
-            more = False
-            for binding in self.helpers:
-                statement = binding.statement
-                if statement is None or any(statement is g for g in self.gone):
-                    continue
-                loads = [load for load, _ in self.tree.loads_of(binding.name, binding.scope)]
-                away = [*self.gone, *wrapped]
-                alone = isinstance(statement, cst.Assign) and len(statement.targets) == 1
-                if alone and all(any(self.tree.is_within(n, g) for g in away) for n in loads):
-                    self.gone.append(statement)
-                    change.deletes.append(statement)
-                    more = True
-
-    def _sample(self, change: Change) -> None:
-        """The data goes through a sampler, and a batch is the part of one process."""
-        statement, given = self.loader_statement, self.given
-        sampler = self.builder.need(change, _SAMPLER, self.scope)
-        share = self.builder.use_helper(change, "share_of_batch")
-        name = next(n for n in self._names("sampler") if n not in self.tree.names)
-        data = self.tree.source(given["dataset"].value)
-        shuffle = "True" if self.shuffled else "False"
-        text = f"{name} = {sampler}({data}, shuffle={shuffle}, drop_last=True)"
-        change.inserts.append(Insert(statement, (text,)))
-        size = given["batch_size"].value
-        start, end = self.tree.span(size)
-        change.cuts.append(Cut(start, start, (f"{share}(",), statement))
-        new = f"sampler={name}"
-        shuffled = given.get("shuffle")
-        if shuffled is not None:
-            change.cuts.append(Cut(end, end, (")",), statement))
-            a, b = (
-                self.tree.span(shuffled.keyword or shuffled)[0],
-                self.tree.span(shuffled.value)[1],
-            )
-            change.cuts.append(Cut(a, b, (new,), statement))
-        else:
-            change.cuts.append(Cut(end, end, (f"), {new}",), statement))
-        if self.shuffled and self.epochs is not None:
-            self._new_order(name, change)
-
-    def _names(self, base: str) -> list[str]:
-        return [
-            base,
-            f"train_{base}",
-            f"data_{base}",
-            f"distributed_{base}",
-            f"{base}_of_processes",
-        ]
-
-    def _new_order(self, sampler: str, change: Change) -> None:
-        """Each epoch has an order of its own."""
-        assert self.epochs is not None
-        target = self.epochs.target
-        if not isinstance(target, cst.Name):
-            raise Obstacle(self.epochs, "the loop of epochs has no plain counter")
-        epoch = target.value
-        if epoch == "_":
-            epoch = "epoch"
-            if epoch in self.tree.names:
-                raise Obstacle(self.epochs, "there is no free name for the number of the epoch")
-            a, b = self.tree.span(target)
-            change.cuts.append(Cut(a, b, (epoch,), self.epochs))
-        change.inserts.append(Insert(self.epochs, (f"{sampler}.set_epoch({epoch})",)))
-
-    def _average(self, change: Change, changes: dict[Site, Change]) -> None:
-        """The model starts alike everywhere; gradients, and a loss that is read, are averaged."""
-        assert self.anchor is not None
-        broadcast = self.builder.use_helper(change, "broadcast_model")
-        change.inserts.append(Insert(self.optimizer_statement, (f"{broadcast}({self.model})",)))
-        average = self.builder.use_helper(change, "average_gradients")
-        change.inserts.append(Insert(self.anchor, (f"{average}({self.optimizer})",)))
-        name = self.loss_name
-        loads = self.tree.loads_of(name, self.scope) if name is not None else []
-        if any(not self.tree.is_within(load, self.backward) for load, _ in loads):
-            mean = self.builder.use_helper(change, "mean_over_processes")
-            change.inserts.append(Insert(self.anchor, (f"{name} = {mean}({name})",)))
-        for site in self.sites("XLA501"):
-            changes[site] = Change(
-                cuts=[Cut(*self.tree.span(site.expression), (f"{self.optimizer}.step()",))],
-                replaced=[site.expression],
-            )
-
-    def _on_first(self, statement: cst.Expr, change: Change) -> None:
-        start = self.tree.span(statement)[0]
-        if self.tree.is_within(statement, self.main):
-            asked = self.rank
-        else:
-            asked = f"{self.builder.need(change, _DIST, self.tree.scope(statement))}.get_rank()"
-        block = f"if {asked} == 0:{self.builder.newline}{INDENT}{self.builder.unit}"
-        change.cuts.append(Cut(start, start, (block,), statement))
-        change.deeper.append(statement)
