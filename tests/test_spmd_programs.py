@@ -92,6 +92,8 @@ def stubs() -> dict[str, types.ModuleType]:
         "spmd", Mesh=nothing, ShardingSpec=nothing, mark_sharding=nothing, get_1d_mesh=nothing,
         set_global_mesh=nothing,
     )  # fmt: skip
+    wrap = module("wrap", transformer_auto_wrap_policy=nothing)
+    fsdp = module("fsdp", SpmdFullyShardedDataParallel=lambda model, **options: model)
     runtime = module("runtime", use_spmd=nothing, global_runtime_device_count=lambda: 1)
     loaders = module("parallel_loader", MpDeviceLoader=lambda loader, *a, **k: loader)
     return {
@@ -102,12 +104,16 @@ def stubs() -> dict[str, types.ModuleType]:
         "torch_xla.distributed": module("distributed", spmd=spmd, parallel_loader=loaders),
         "torch_xla.distributed.spmd": spmd,
         "torch_xla.distributed.parallel_loader": loaders,
+        "torch_xla.distributed.fsdp": wrap,
+        "torch_xla.distributed.fsdp.wrap": wrap,
+        "torch_xla.experimental": fsdp,
+        "torch_xla.experimental.spmd_fully_sharded_data_parallel": fsdp,
     }
 
 
 def run_original(
     source: str, arguments: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> dict[str, Any]:
     for name, module in stubs().items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(sys, "argv", ["before.py", *arguments])
@@ -116,6 +122,7 @@ def run_original(
     main = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
     exec(compile(source, "before.py", "exec"), vars(main))
+    return vars(main)
 
 
 def check_equal(found: Path, expected: Path) -> None:
@@ -160,3 +167,40 @@ def check_printed(found: str, expected: str) -> None:
                 assert float(word) == pytest.approx(float(their), abs=2e-4), (line, other)
             else:
                 assert word == their, (line, other)
+
+
+# Runs the main function of a migrated program in one of torchrun's processes, and keeps its model.
+DRIVER = """
+import argparse, os, sys, torch, torch.distributed as dist
+import spawn as program
+
+dist.init_process_group("cpu:gloo,tpu:tpu_dist")
+model = program.main(dist.get_rank(), argparse.Namespace(batch=32, epochs=2, dim=32, lr=0.003))
+values = {name: value.full_tensor().cpu() for name, value in model.state_dict().items()}
+sharded = sum(value.to_local().numel() for value in model.parameters())
+whole = sum(value.numel() for value in model.parameters())
+assert sharded * dist.get_world_size() <= whole + 200, (sharded, whole)
+if dist.get_rank() == 0:
+    torch.save(values, os.environ["OUT"])
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_fsdp(
+    devices: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    file = PROGRAMS / "fsdpv2_2024" / "before" / "train_mixer.py"
+    source = file.read_text(encoding="utf-8")
+    path = migrated(source, tmp_path, "spawn")
+    new, old = tmp_path / "new.pt", tmp_path / "old.pt"
+    printed = run(path, devices, False, [], new)
+    driver = tmp_path / "driver.py"
+    driver.write_text(DRIVER, encoding="utf-8")
+    run(driver, devices, True, [], new)
+    names = run_original(source, [], old, monkeypatch)
+    check_printed(printed, capsys.readouterr().out)
+    given = types.SimpleNamespace(batch=32, epochs=2, dim=32, lr=0.003)
+    torch.save(names["main"](given).state_dict(), old)
+    check_equal(new, old)
