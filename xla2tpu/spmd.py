@@ -24,7 +24,9 @@ USE, MESH, MARK, SPEC, FSDP, POLICY = (
 LOADER, COUNT, STEP = "XLA503", "XLA305", "XLA501"
 _PARTS = frozenset({USE, MESH, MARK, SPEC, FSDP, POLICY, LOADER, COUNT, STEP})
 # What the rules of other names make of them is right in each process of a unit.
-_OTHERS = frozenset({"XLA101", "XLA102", "XLA201", "XLA401"})
+_OTHERS = frozenset(
+    {"XLA101", "XLA102", "XLA103", "XLA201", "XLA220", "XLA401", "XLA402", "XLA622", "XLA624"}
+)  # fmt: skip
 DETECTOR = "spmd-program"
 
 

@@ -31,6 +31,7 @@ _ALIKE = re.compile(
     r"|os\.(environ\.get|getenv|path\.\w+)\Z"
 )
 _RANDOM = re.compile(r"torch\.(rand|randn|randint|randperm|normal)\Z|.*\.random_split\Z")
+_OF_PROCESS = re.compile(r"RANK|WORLD|MASTER|LOCAL|HOST|NODE|TPU")
 # Methods that change nothing outside of the process, whatever they are called on.
 _METHODS = frozenset(
     {"abs", "add_argument", "append", "argmax", "backward", "cpu", "detach", "eq", "eval",
@@ -160,7 +161,7 @@ class Code:
             if scope.owner(node.value) is self.tree.root:
                 for binding in self.tree.root.bindings[node.value]:
                     if binding.kind in ("def", "class") and binding.statement is not None:
-                        self._definition(binding.statement)
+                        self.definition(binding.statement)
 
     def _call(self, call: cst.Call) -> None:
         site = self.builder.sites.get(id(call))
@@ -186,6 +187,8 @@ class Code:
     def _known(self, call: cst.Call, path: str) -> None:
         if _RANDOM.match(path) and argument(call, None, "generator") is None:
             self.random.append(call)
+        if path in ("os.environ.get", "os.getenv") and _OF_PROCESS.search(self.tree.source(call)):
+            raise Obstacle(call, "it is another one in each process")
         if path == "numpy.random.default_rng" and not call.args:
             raise Obstacle(call, "each process would draw other numbers: give it a seed")
         if path.startswith("torchvision.datasets."):
@@ -216,7 +219,7 @@ class Code:
         for binding in bindings:
             if binding.kind in ("def", "class") and binding.scope.parent is None:
                 assert binding.statement is not None
-                self._definition(binding.statement)
+                self.definition(binding.statement)
             elif binding.kind == "assign" and binding.scope.kind == "function":
                 if not isinstance(binding.value, cst.Call):
                     return False
@@ -224,7 +227,8 @@ class Code:
                 return False
         return bool(bindings)
 
-    def _definition(self, node: cst.CSTNode) -> None:
+    def definition(self, node: cst.CSTNode) -> None:
+        """Let a function or class pass, once: what it does is looked at wherever it is called."""
         if id(node) in self.reached:
             return
         self.reached[id(node)] = node

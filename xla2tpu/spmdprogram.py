@@ -397,12 +397,6 @@ class Program(Models):
             if clock and isinstance(below, (cst.Break, cst.Return, cst.Raise, cst.While)):
                 raise Obstacle(below, "processes would end at different times by their clocks")
         self._top()
-        for sites in self.by_code.values():
-            for site in sites:
-                if not self._was_read(site):
-                    raise Obstacle(
-                        site.node, "it stands in code that the main function does not run"
-                    )
 
     def _top(self) -> None:
         guards = len(self.code.guards)
@@ -419,6 +413,13 @@ class Program(Models):
             raise Obstacle(
                 self.code.guards[-1], "it would run in each process that imports the file"
             )
+        for statement in self.tree.module.body:
+            if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
+                self.code.definition(statement)
+        for sites in self.by_code.values():
+            for site in sites:
+                if self.tree.is_within(site.node, self.guard) and site.rule.code != "XLA801":
+                    raise Obstacle(site.node, "it stands under the main guard")
         held = [
             b for bs in self.tree.root.bindings.values() for b in bs
             if self.tree.is_within(b.node, self.guard)
@@ -440,15 +441,6 @@ class Program(Models):
         parses = not path and method in ("add_argument", "parse_args")
         if id(call) not in self.builder.sites and not parses and not _PARSES.match(path):
             raise Obstacle(call, "it stands under the main guard, which other processes skip")
-
-    def _was_read(self, site: Site) -> bool:
-        if self.tree.is_within(site.node, self.guard):
-            return site.rule.code == "XLA801"
-        above = [a for a in self.tree.ancestors(site.node) if id(a) in self.code.reached]
-        defined = any(
-            isinstance(a, (cst.FunctionDef, cst.ClassDef)) for a in self.tree.ancestors(site.node)
-        )
-        return bool(above) or not defined
 
     def _seeds(self, line: cst.CSTNode) -> bool:
         """Whether a line seeds the numbers of torch, alike in each process."""

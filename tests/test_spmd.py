@@ -1,0 +1,165 @@
+"""Which programs of SPMD are rewritten as one unit, and what is told of those that are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xla2tpu.engine import run_source
+from xla2tpu.model import FileResult, Mode, Settings, Status
+
+PROGRAMS = Path(__file__).resolve().parent.parent / "fixtures" / "programs"
+CURVES = (PROGRAMS / "spmd_data_parallel_2024/before/train_curves.py").read_text(encoding="utf-8")
+POINTS = (PROGRAMS / "spmd_data_parallel_2024/before/sort_points.py").read_text(encoding="utf-8")
+MIXER = (PROGRAMS / "fsdpv2_2024/before/train_mixer.py").read_text(encoding="utf-8")
+
+
+def migrate(source: str, **settings: Any) -> FileResult:
+    given = replace(Settings(mode=Mode.MIGRATE, unsafe=True, root="/nonexistent"), **settings)
+    result = run_source(source.encode(), "/nonexistent/program.py", given)
+    assert result.error is None
+    return result
+
+
+def output(result: FileResult) -> str:
+    return (result.output or b"").decode()
+
+
+def changed(source: str, *pairs: tuple[str, str]) -> str:
+    for old, new in pairs:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return source
+
+
+@pytest.mark.parametrize("source", [CURVES, POINTS, MIXER], ids=["curves", "points", "mixer"])
+def test_whole_program(source: str) -> None:
+    result = migrate(source)
+    assert result.status is Status.DONE
+    assert "torch_xla" not in output(result)
+    assert "DistributedSampler(" in output(result)
+
+
+REFUSED = [
+    # The mesh and what it shards.
+    (POINTS, "(num_devices, 1)", "(num_devices // 2, 2)", "more than one dimension"),
+    (POINTS, "(num_devices, 1)", "(8, 1)", "a fixed size"),
+    (POINTS, "np.arange(num_devices)", "np.arange(num_devices)[::-1]", "in their order"),
+    (POINTS, "points, mesh, ('data', None)", "points, mesh, ('data', 'model')", "more or another"),
+    (POINTS, "points, mesh, ('data', None)", "points, mesh, ('model', None)", "more or another"),
+    (POINTS, "points, mesh, ('data', None)", "points, mesh, (1, None)", "more or another"),
+    (POINTS, "xs.mark_sharding(points, ", "xs.mark_sharding(model[0].weight, ", "not a batch"),
+    (POINTS, "xs.mark_sharding(points, ", "xs.mark_sharding(scores, ", "not a batch"),
+    (POINTS, "xr.use_spmd()", "xr.use_spmd(auto=True)", "the compiler chooses"),
+    (POINTS, "xr.use_spmd()", "if torch.cuda.is_available():\n    xr.use_spmd()",
+     "under a condition"),
+    (CURVES, '("data", None))', '("data", None), minibatch=True)', "that of one host"),
+    (CURVES, "input_sharding=spec", 'input_sharding={"x": spec}', "not one ShardingSpec"),
+    (CURVES, "device, input_sharding=spec", "device", "not sharded"),
+    (CURVES, "    spec = ", "    print(mesh.shape())\n    spec = ", "used for more than"),
+    # Loaders.
+    (CURVES, "drop_last=True, ", "", "drop_last=True"),
+    (POINTS, "shuffle=True", "shuffle=len(data) > 3", "not literal"),
+    (POINTS, "shuffle=True", "collate_fn=list", "has an argument"),
+    (POINTS, "shuffle=True", "sampler=range(100)", "has an argument"),
+    (CURVES, "DataLoader(train_set,", "DataLoader(curves(200, 1),", "no name that a sampler"),
+    (CURVES, "len(loader)}", "len(loader.dataset)}", "more is asked of the loader"),
+    # What a process has of a batch must not be taken for the whole.
+    (CURVES, "loss_fn = nn.MSELoss()", 'loss_fn = nn.MSELoss(reduction="sum")', "may weigh"),
+    (POINTS, "F.cross_entropy(scores, labels)", "F.cross_entropy(scores, labels, weight=w)",
+     "weigh"),
+    (POINTS, "F.cross_entropy(scores, labels)", "scores.sum()", "a mean over the samples"),
+    (POINTS, "F.cross_entropy(scores, labels)", "score_loss(scores, labels)", "a mean over"),
+    (CURVES, "losses.append(loss.item())", "losses.append(y.sum().item())", "`y` is of the part"),
+    (CURVES, "            optimizer.zero_grad()\n",
+     "            optimizer.zero_grad()\n            seen = x.shape[0]\n", "what it makes of"),
+    (CURVES, "loss.backward()", "print(loss.item())\n            loss.backward()", "before it is"),
+    (CURVES, "loss.backward()", "loss.backward(retain_graph=True)", "no statement of a plain"),
+    (CURVES, "            nn.utils.clip",
+     "            scale_gradients(model)\n            nn.utils.clip",
+     "is not followed by"),
+    (CURVES, "            optimizer.step()\n",
+     "            if step % 2:\n                optimizer.step()\n",
+     "steps no optimizer"),
+    (CURVES, "torch.optim.Adam(", "torch.optim.LBFGS(", "steps no optimizer"),
+    # Models that mix the samples of a batch, or draw at random.
+    (CURVES, "nn.LayerNorm(width)", "nn.BatchNorm1d(width)", "`BatchNorm1d` may depend"),
+    (CURVES, "nn.LayerNorm(width)", "nn.Dropout(0.1)", "draws at random"),
+    (CURVES, "x + torch.tanh(block(x))", "x - x.mean(0)", "`mean` may depend"),
+    (CURVES, "x + torch.tanh(block(x))", "x - x.mean()", "`mean` may depend"),
+    (CURVES, "x + torch.tanh(block(x))", "x @ x.T @ x", "mix the samples"),
+    (CURVES, "x + torch.tanh(block(x))", "x @ block(x)", "mix the samples"),
+    (CURVES, "x + torch.tanh(block(x))", "x / x.size(0)", "how large the batch is"),
+    (CURVES, "x + torch.tanh(block(x))", "x - x[0]", "pick samples"),
+    (CURVES, "x + torch.tanh(block(x))", "x.softmax(0)", "`softmax` may depend"),
+    (CURVES, "x + torch.tanh(block(x))", "F.normalize(x)", "may depend"),
+    (CURVES, "        return self.last", "        self.seen = x\n        return self.last",
+     "keeps something"),
+    (CURVES, "Net(args.width, depth=2)", "make_net(args.width)", "is not in sight"),
+    (POINTS, "nn.ReLU()", "nn.BatchNorm1d(32)", "`BatchNorm1d` may depend"),
+    (POINTS, "model = model.to(device)", "model = torch.compile(model).to(device)", "not in sight"),
+    # What processes would do differently, or each for itself.
+    (POINTS, "torch.manual_seed(11)\n", "", "call torch.manual_seed() before"),
+    (POINTS, "torch.manual_seed(11)", "torch.manual_seed(os.getpid())", "os.getpid"),
+    (POINTS, "    data = Points(100)", "    os.makedirs('out')\n    data = Points(100)",
+     "os.makedirs"),
+    (POINTS, "    data = Points(100)", "    log = open('log')\n    data = Points(100)",
+     "`open` does"),
+    (POINTS, "    data = Points(100)", "    list(map(print, 'ab'))\n    data = Points(100)", "map"),
+    (CURVES, "error = evaluate(model, test_loader)",
+     "print(evaluate(model, test_loader))\n        error = 0.0",
+     "give it a name before"),
+    (CURVES, "        losses = []\n",
+     "        losses = []\n        if time.time() > 5:\n            break\n",
+     "by their clocks"),
+    (CURVES, "    xr.use_spmd()\n",
+     "    xr.use_spmd()\n    torch.set_default_dtype(torch.float64)\n",
+     "under the main guard"),
+    (CURVES, "def evaluate", "print('made')\n\n\ndef evaluate", "in each process that imports"),
+    # The structure of the file.
+    (CURVES, "    main(parser.parse_args())", "    print(main(parser.parse_args()))",
+     "not a function"),
+    (CURVES, "def main(args):", "@torch.no_grad()\ndef main(args):", "the file alone"),
+    (CURVES, "def main(args):", "def main(args=None):", "not plain"),
+    (CURVES, "device = xm.xla_device()", "device = xm.xla_device(n=1)", "is not part of"),
+    (CURVES, "            xm.mark_step()", "            xm.rendezvous('step')",
+     "rendezvous` is not part"),
+    (CURVES, "def evaluate(",
+     "def unused(w):\n    xs.mark_sharding(w, xs.mesh, (0,))\n\n\ndef evaluate(", "not part of"),
+    # FSDPv2.
+    (MIXER, '("fsdp", "model"))', '("data", "model"))', '"fsdp"'),
+    (MIXER, "auto_wrap_policy=policy", "auto_wrap_policy=policy, shard_output=None", "no place"),
+    (MIXER, "{Block}", "{Block, Tagger}", "over one class"),
+    (MIXER, "{Block}", "{Tagger}", "the model itself"),
+    (MIXER, "        transformer_auto_wrap_policy,\n        transformer_layer_cls={Block},",
+     "        lambda m, **k: True,", "over one class"),
+    (MIXER, "    return model\n", "    print(model.module)\n", "`module` by hand"),
+    (MIXER, "    return model\n", "    torch.save(model.state_dict(), 'm.pt')\n",
+     "`state_dict` by hand"),
+    (MIXER, "        self.head = nn.Linear(dim, words)\n",
+     "        self.head = nn.Linear(dim, words)\n        self.head.weight = self.embed.weight\n",
+     "tied"),
+    (MIXER, "    model = FSDPv2(model, mesh=mesh, auto_wrap_policy=policy)\n"
+     "    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)\n",
+     "    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)\n"
+     "    model = FSDPv2(model, mesh=mesh, auto_wrap_policy=policy)\n", "after the optimizer"),
+    (MIXER, "mesh=mesh, auto", "mesh=other_mesh(), auto", "comes from elsewhere"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "old", "new", "why"), REFUSED, ids=lambda v: str(v)[:24])
+def test_is_left_as_it_is(source: str, old: str, new: str, why: str) -> None:
+    head = "import time\nimport math\n" if "time.time" in new else ""
+    result = migrate(head + changed(source, (old, new)), todo=False)
+    assert result.status is not Status.DONE
+    text = output(result) or source
+    for word in ("DistributedSampler", "init_process_group", "fully_shard(", "share_of_batch"):
+        assert word not in text
+    assert "use_spmd(" in text
+    told = [f.message for f in result.findings if f.rule == "XLA801"]
+    assert len(told) == 1
+    assert "not rewritten as one unit: line " in told[0]
+    assert why in told[0].rpartition("one unit: ")[2], told[0]
