@@ -101,6 +101,30 @@ REFUSED = [
     (CURVES, "Net(args.width, depth=2)", "make_net(args.width)", "is not in sight"),
     (POINTS, "nn.ReLU()", "nn.BatchNorm1d(32)", "`BatchNorm1d` may depend"),
     (POINTS, "model = model.to(device)", "model = torch.compile(model).to(device)", "not in sight"),
+    (CURVES, "        self.norm = nn.LayerNorm(width)",
+     "        self.norm = lambda x: x - x.mean(0)",
+     "is not followed"),
+    (CURVES, "        self.norm = nn.LayerNorm(width)", "        self.norm = torch.mean",
+     "who calls it"),
+    (CURVES, "        self.norm = nn.LayerNorm(width)", "        self.norm = evaluate",
+     "not followed"),
+    (CURVES, "        return self.last", "        self.seen.copy_(x)\n        return self.last",
+     "keeps something"),
+    (CURVES, "    loss_fn = nn.MSELoss()", "    model.first = make(3)\n    loss_fn = nn.MSELoss()",
+     "more is done with the model"),
+    (POINTS, "    model = model.to(device)",
+     "    model = model.to(device)\n    model[0] = model[2]",
+     "a part of the model"),
+    (POINTS, "cross_entropy(scores, labels)", "cross_entropy(scores, labels, ignore_index=-100)",
+     "-100"),
+    # A loader that is sampled has a part of the data in each process.
+    (POINTS, "    for _ in range(3):",
+     "    for x, y in loader:\n        x.sum()\n    for _ in range(3):",
+     "more is asked of the loader"),
+    (CURVES,
+     "DataLoader(curves(50, seed=2), batch_size=25)\n"
+     "    test_loader = pl.MpDeviceLoader(test_loader,",
+     "None\n    test_loader = pl.MpDeviceLoader(loader,", "more is asked of the loader"),
     # What processes would do differently, or each for itself.
     (POINTS, "torch.manual_seed(11)\n", "", "call torch.manual_seed() before"),
     (POINTS, "torch.manual_seed(11)", "torch.manual_seed(os.getpid())", "os.getpid"),
@@ -119,6 +143,13 @@ REFUSED = [
      "    xr.use_spmd()\n    torch.set_default_dtype(torch.float64)\n",
      "under the main guard"),
     (CURVES, "def evaluate", "print('made')\n\n\ndef evaluate", "in each process that imports"),
+    (POINTS, "        return self.x[index], self.y[index]",
+     "        print(index)\n        return self.x[index], self.y[index]", "a worker of a loader"),
+    (CURVES, "def main(args):", "BEST = curves(3, 1)\n\n\ndef main(args):",
+     "that imports the file"),
+    (CURVES, "    torch.manual_seed(args.seed)\n",
+     "    if os.environ.get('LOCAL_RANK') == 0:\n        return\n",
+     "another one in each"),
     # The structure of the file.
     (CURVES, "    main(parser.parse_args())", "    print(main(parser.parse_args()))",
      "not a function"),
@@ -136,7 +167,7 @@ REFUSED = [
     (MIXER, "{Block}", "{Tagger}", "the model itself"),
     (MIXER, "        transformer_auto_wrap_policy,\n        transformer_layer_cls={Block},",
      "        lambda m, **k: True,", "over one class"),
-    (MIXER, "    return model\n", "    print(model.module)\n", "`module` by hand"),
+    (MIXER, "    return model\n", "    print(model.module)\n", "more is done with"),
     (MIXER, "    return model\n", "    torch.save(model.state_dict(), 'm.pt')\n",
      "`state_dict` by hand"),
     (MIXER, "        self.head = nn.Linear(dim, words)\n",
@@ -146,13 +177,14 @@ REFUSED = [
      "    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)\n",
      "    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)\n"
      "    model = FSDPv2(model, mesh=mesh, auto_wrap_policy=policy)\n", "after the optimizer"),
+    (MIXER, "torch.no_grad()", "torch.inference_mode()", "inference mode"),
     (MIXER, "mesh=mesh, auto", "mesh=other_mesh(), auto", "comes from elsewhere"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("source", "old", "new", "why"), REFUSED, ids=lambda v: str(v)[:24])
 def test_is_left_as_it_is(source: str, old: str, new: str, why: str) -> None:
-    head = "import time\nimport math\n" if "time.time" in new else ""
+    head = "import os\nimport time\n" if "time.time" in new or "os.env" in new else ""
     result = migrate(head + changed(source, (old, new)), todo=False)
     assert result.status is not Status.DONE
     text = output(result) or source

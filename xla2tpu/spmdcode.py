@@ -60,6 +60,10 @@ _LAYERS = frozenset(
      "MaxPool2d", "Mish", "ModuleDict", "ModuleList", "Parameter", "RMSNorm", "ReLU",
      "Sequential", "SiLU", "Sigmoid", "Softplus", "Tanh", "ZeroPad2d"}
 )  # fmt: skip
+_DTYPES = frozenset(
+    {"bfloat16", "bool", "double", "float", "float16", "float32", "float64", "half", "int", "int32",
+     "int64", "long", "pi", "uint8"}
+)  # fmt: skip
 _FUNCTIONS = frozenset(
     {"adaptive_avg_pool2d", "avg_pool2d", "elu", "exp", "gelu", "interpolate", "layer_norm",
      "leaky_relu", "log", "max_pool2d", "pad", "relu", "sigmoid", "silu", "softplus", "sqrt",
@@ -129,6 +133,14 @@ class Code:
                     self._call(below)
                 case cst.Name():
                     self._name(below)
+                case cst.Attribute():
+                    self._handed_over(below)
+                case (
+                    cst.AssignTarget(target=cst.Attribute(value=value))
+                    | cst.AugAssign(target=cst.Attribute(value=value))
+                ):
+                    if not self._is_self(value):
+                        raise Obstacle(below, "it changes a part of an object, perhaps the model")
                 case cst.FunctionDef() | cst.ClassDef() if self._is_inside(below):
                     raise Obstacle(below, "functions in functions are not followed")
                 case cst.With():
@@ -163,6 +175,19 @@ class Code:
                     if binding.kind in ("def", "class") and binding.statement is not None:
                         self.definition(binding.statement)
 
+    def _handed_over(self, node: cst.Attribute) -> None:
+        """A function of torch that is handed over may be used as a layer."""
+        parent = self.tree.parent(node)
+        if isinstance(parent, (cst.Attribute, cst.Decorator)) or (
+            isinstance(parent, cst.Call) and parent.func is node
+        ):
+            return
+        path = self.builder.meaning(node, self.tree.scope(node)) or ""
+        if id(node) in self.tree.annotations or not path.startswith(("torch.", "numpy.")):
+            return
+        if path.rpartition(".")[2] not in _LAYERS | _FUNCTIONS | _DTYPES:
+            raise Obstacle(node, "who calls it cannot be told")
+
     def _call(self, call: cst.Call) -> None:
         site = self.builder.sites.get(id(call))
         if site is not None:
@@ -187,6 +212,9 @@ class Code:
     def _known(self, call: cst.Call, path: str) -> None:
         if _RANDOM.match(path) and argument(call, None, "generator") is None:
             self.random.append(call)
+        head, _, name = path.rpartition(".")
+        if head.startswith("torch.nn") and name[:1].isupper() and name not in LOSSES:
+            self._layer(call, path)
         if path in ("os.environ.get", "os.getenv") and _OF_PROCESS.search(self.tree.source(call)):
             raise Obstacle(call, "it is another one in each process")
         if path == "numpy.random.default_rng" and not call.args:
@@ -250,6 +278,9 @@ class Code:
                     return
                 if path not in ("torch.utils.data.Dataset", "builtins.object"):
                     raise Obstacle(node, "the class derives from one that is not known")
+            for line in node.body.body:
+                if isinstance(line, cst.FunctionDef) and line.name.value == "__call__":
+                    raise Obstacle(line, "who calls its objects cannot be told")
         self.alike(node.body if isinstance(node, (cst.FunctionDef, cst.ClassDef)) else node)
 
     def _guard(self, call: cst.Call) -> None:
@@ -262,6 +293,8 @@ class Code:
             or not small_statement_alone(self.tree, statement)
         ):
             raise Obstacle(call, "it has to stand on a line of its own, for the first process")
+        if any(isinstance(a, cst.ClassDef) for a in self.tree.ancestors(call)):
+            raise Obstacle(call, "it may be run by a worker of a loader, which has no rank")
         scope = self.tree.scope(call)
         for below in descendants(call):
             if not isinstance(below, cst.Call) or below is call:
@@ -329,10 +362,22 @@ class Code:
     def _constructor(self, node: cst.FunctionDef) -> None:
         self.alike(node.body)
         for below in descendants(node.body):
-            if isinstance(below, cst.Call):
-                path = self.builder.callee(below, self.tree.scope(below)) or ""
-                if path.startswith("torch.nn.") and not path.startswith("torch.nn.init."):
-                    self._layer(below, path)
+            func = below.func if isinstance(below, cst.Call) else None
+            hooks = isinstance(func, cst.Attribute) and func.attr.value.endswith("hook")
+            if hooks or isinstance(below, cst.Lambda):
+                raise Obstacle(below, "what it does to a batch is not followed")
+            if isinstance(below, cst.Name) and self._is_function(below):
+                raise Obstacle(below, "what it does to a batch is not followed")
+
+    def _is_function(self, node: cst.Name) -> bool:
+        """Whether a name is a function of the file, or one that is imported by itself."""
+        for load, scope in self.tree.loads.get(node.value, []):
+            if load is node and scope.owner(node.value) is self.tree.root:
+                path = self.builder.meaning(node, scope) or ""
+                known = path.rpartition(".")[2] in _LAYERS | _FUNCTIONS
+                kinds = {b.kind for b in self.tree.root.bindings[node.value]}
+                return "def" in kinds or ("from" in kinds and not known)
+        return False
 
     def _layer(self, call: cst.Call, path: str) -> None:
         name = path.rpartition(".")[2]
@@ -352,6 +397,8 @@ class Code:
             match below:
                 case cst.Call():
                     self._operation(below)
+                case cst.Expr(value=cst.Call()):
+                    raise Obstacle(below, "the model keeps something of a batch")
                 case cst.Attribute() if below.attr.value in ("T", "H", "mT"):
                     raise Obstacle(below, "it may mix the samples of the batch")
                 case cst.Attribute() if below.attr.value == "shape":
@@ -450,6 +497,8 @@ class Code:
             self._named(call, name, 1)
             return
         if isinstance(func, (cst.Attribute, cst.Subscript)) and self._is_self(func):
+            if isinstance(func, cst.Attribute) and func.attr.value.endswith("_"):
+                raise Obstacle(call, "the model keeps something of a batch")
             return  # a layer of the module, or a method of it
         if isinstance(func, cst.Attribute) and path is None:
             self._named(call, func.attr.value, 0)
@@ -566,6 +615,9 @@ class Code:
                         raise Obstacle(node, "starred arguments hide what is given")
                     self.per_sample(arg.value, local, model)
             case cst.Call() if id(node) not in self.builder.sites:
+                path = self.builder.callee(node, self.tree.scope(node)) or ""
+                if self._asks_batch_size(node) or path.startswith("builtins."):
+                    raise Obstacle(node, "it depends on how large the batch is")
                 self._operation(node)
                 if isinstance(node.func, cst.Attribute) and not self._is_module(node.func.value):
                     self.per_sample(node.func.value, local, model)
@@ -616,6 +668,8 @@ class Code:
                 given = [node]
         if not given or not isinstance(node, cst.Call):
             raise Obstacle(node, "it is not seen that the loss is a mean over the samples")
+        if "-100" in self.tree.text:
+            raise Obstacle(node, "the loss may leave samples out, which have the label -100")
         for arg in given[0].args:
             word = arg.keyword.value if arg.keyword is not None else ""
             text = self.tree.source(arg.value)

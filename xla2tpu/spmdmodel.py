@@ -14,6 +14,10 @@ from xla2tpu.spmdmesh import Meshes
 from xla2tpu.syntax import small_statement_alone
 
 _FSDP = "SpmdFullyShardedDataParallel"
+_OF_MODELS = frozenset(
+    {"eval", "load_state_dict", "parameters", "requires_grad_", "state_dict", "to", "train",
+     "zero_grad"}
+)  # fmt: skip
 # What FSDPv2 gives other names than the plain module has.
 _PREFIXED = frozenset(
     {"load_state_dict", "module", "named_modules", "named_parameters", "state_dict"}
@@ -65,6 +69,7 @@ class Models(Meshes):
         self._bound_models(holder, self.model)
         if self.wrapping is not None and self.wrapped_target() != self.model:
             raise Obstacle(holder, "the optimizer has not the parameters of the wrapped model")
+        self._kept_whole()
         self._stays_plain()
 
     def _bound_model(self, bound: Binding, name: str) -> None:
@@ -208,10 +213,21 @@ class Models(Meshes):
         calls = (n.func for n in descendants(node) if isinstance(n, cst.Call))
         return any(isinstance(f, cst.Name) and f.value == name for f in calls)
 
+    def _kept_whole(self) -> None:
+        """Nothing of the model is exchanged once it is made."""
+        for load, _ in self.tree.loads_of(self.model, self.scope):
+            parent = self.tree.parent(load)
+            if isinstance(parent, cst.Subscript) and id(parent) in self.tree.stored:
+                raise Obstacle(load, "a part of the model is exchanged")
+            if isinstance(parent, cst.Attribute) and parent.attr.value not in _OF_MODELS:
+                raise Obstacle(load, "more is done with the model than to train and to call it")
+
     def _stays_plain(self) -> None:
         """Nothing depends on the names of parameters, and none belongs to two modules."""
         if self.wrapping is None:
             return
+        if "inference_mode" in self.tree.names | set(self.tree.attributes):
+            raise Obstacle(self.main, "fully_shard cannot gather parameters in the inference mode")
         for word in sorted(_PREFIXED & set(self.tree.attributes)):
             raise Obstacle(
                 self.tree.attributes[word][0],

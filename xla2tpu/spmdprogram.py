@@ -154,17 +154,16 @@ class Program(Models):
                 raise Obstacle(node, "which loader it is cannot be told")
 
     def _is_plain_use(self, load: cst.Name) -> bool:
+        """Whether a loader is that of the training loop there, or asked for its length."""
         parent = self.tree.parent(load)
         if isinstance(parent, cst.For):
-            return parent.iter is load
+            return parent is self.loop and parent.iter is load
         call = self.tree.parent(parent) if isinstance(parent, cst.Arg) else None
         if not isinstance(call, cst.Call):
             return False
-        site = self.builder.sites.get(id(call))
-        if site is not None:
-            return site.rule.code == "XLA503"
-        path = self.builder.callee(call, self.tree.scope(call))
-        return path in ("builtins.enumerate", "builtins.len")
+        if call is self.loop.iter or (self.wrapper and call is self.wrapper.expression):
+            return True
+        return self.builder.callee(call, self.tree.scope(call)) == "builtins.len"
 
     def _loader_arguments(self, call: cst.Call) -> None:
         given: dict[str, cst.Arg] = {}
@@ -407,6 +406,7 @@ class Program(Models):
                 for small in statement.body:
                     if not isinstance(small, (cst.Import, cst.ImportFrom)):
                         self.code.alike(small)
+                    self._calls_nothing(small)
             else:
                 raise Obstacle(statement, "it would run in each process that imports the file")
         if len(self.code.guards) != guards:
@@ -433,6 +433,14 @@ class Program(Models):
                     raise Obstacle(
                         load, "it is set under the main guard, which other processes skip"
                     )
+
+    def _calls_nothing(self, statement: cst.CSTNode) -> None:
+        """While the file is imported there is no process group, and no rank."""
+        for below in descendants(statement):
+            func = below.func if isinstance(below, cst.Call) else None
+            name = func.value if isinstance(func, cst.Name) else ""
+            if any(b.kind == "def" for b in self.tree.root.bindings.get(name, [])):
+                raise Obstacle(below, "it would run in each process that imports the file")
 
     def _of_first(self, call: cst.Call) -> None:
         """What stands under the main guard is run by the process that starts the others."""
