@@ -16,6 +16,13 @@ CURVES = (PROGRAMS / "spmd_data_parallel_2024/before/train_curves.py").read_text
 POINTS = (PROGRAMS / "spmd_data_parallel_2024/before/sort_points.py").read_text(encoding="utf-8")
 MIXER = (PROGRAMS / "fsdpv2_2024/before/train_mixer.py").read_text(encoding="utf-8")
 
+POLICY = """    policy = functools.partial(
+        transformer_auto_wrap_policy,
+        transformer_layer_cls={Block},
+    )
+"""
+POLICY_IMPORT = "from torch_xla.distributed.fsdp.wrap import transformer_auto_wrap_policy\n"
+
 
 def migrate(source: str, **settings: Any) -> FileResult:
     given = replace(Settings(mode=Mode.MIGRATE, unsafe=True, root="/nonexistent"), **settings)
@@ -47,6 +54,7 @@ REFUSED = [
     # The mesh and what it shards.
     (POINTS, "(num_devices, 1)", "(num_devices // 2, 2)", "more than one dimension"),
     (POINTS, "(num_devices, 1)", "(8, 1)", "a fixed size"),
+    (POINTS, "lr=0.1", "lr=0.1 * num_devices", "before there is a process group"),
     (POINTS, "np.arange(num_devices)", "np.arange(num_devices)[::-1]", "in their order"),
     (POINTS, "points, mesh, ('data', None)", "points, mesh, ('data', 'model')", "more or another"),
     (POINTS, "points, mesh, ('data', None)", "points, mesh, ('model', None)", "more or another"),
@@ -195,3 +203,52 @@ def test_is_left_as_it_is(source: str, old: str, new: str, why: str) -> None:
     assert len(told) == 1
     assert "not rewritten as one unit: line " in told[0]
     assert why in told[0].rpartition("one unit: ")[2], told[0]
+
+
+# Other ways to write the same, and what the new text then has in it.
+TAKEN = [
+    (POINTS,
+     [("xs.Mesh(np.arange(num_devices), mesh_shape, ('data', 'model'))", "xs.get_1d_mesh('data')"),
+      ("num_devices = xr.global_runtime_device_count()\nmesh_shape = (num_devices, 1)\n", "")],
+     "sampler.set_epoch(epoch)"),
+    (POINTS,
+     [("(num_devices, 1)", "(1, num_devices)"), ("('data', 'model')", "('model', 'data')"),
+      ("(0,))", "(1,))")],
+     "sampler.set_epoch(epoch)"),
+    (POINTS, [("shuffle=True", "shuffle=False")], "for _ in range(3):\n        for points"),
+    (POINTS,
+     [("            loss = F.cross_entropy(scores, labels)\n            loss.backward()",
+       "            F.cross_entropy(scores, labels).backward()"),
+      ("        xm.master_print('loss', loss.item())\n", "")],
+     "F.cross_entropy(scores, labels).backward()\n            # the step"),
+    (POINTS, [("'__main__':\n    train()", "'__main__':\n    train()  # all")],
+     "launch(train)  # all"),
+    (CURVES,
+     [("DataLoader(train_set, batch_size=args.batch_size, drop_last=True, num_workers=0)\n"
+       "    loader = pl.MpDeviceLoader(loader, device, input_sharding=spec)\n",
+       "pl.MpDeviceLoader(\n        DataLoader(train_set, 8, drop_last=True),\n"
+       "        device,\n        input_sharding=spec,\n    )\n")],
+     "loader = DataLoader(train_set, share_of_batch(8), sampler=sampler, drop_last=True)"),
+    (CURVES,
+     [("for step, (x, y) in enumerate(loader):", "for step, batch in enumerate(loader):\n"
+       "            x, y = batch")],
+     "x, y = batch"),
+    (CURVES, [("loss = loss_fn(model(x), y)", "loss = (model(x) - y).pow(2).mean()")], ".mean()"),
+    (CURVES,
+     [("    xr.use_spmd()\n", ""), ("    device = xm.x", "    xr.use_spmd()\n    device = xm.x")],
+     "    torch.manual_seed(args.seed)\n    device ="),
+    (MIXER, [(", auto_wrap_policy=policy", ""), (POLICY, ""), (POLICY_IMPORT, "")],
+     'mesh_dim_names=("fsdp",))\n    broadcast_model(model)\n    fully_shard(model, mesh=mesh)\n'),
+    (MIXER,
+     [("FSDPv2(model, mesh=mesh,", "FSDPv2(Tagger(16, args.dim, depth=2).to(device),"),
+      ("    model = Tagger(16, args.dim, depth=2).to(device)\n", "")],
+     "    model = Tagger(16, args.dim, depth=2).to(device)\n    mesh = init_device_mesh("),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "pairs", "text"), TAKEN, ids=lambda v: str(v)[:24])
+def test_is_taken_in_other_words(source: str, pairs: list[tuple[str, str]], text: str) -> None:
+    result = migrate(changed(source, *pairs))
+    told = [f.message for f in result.findings if f.rule == "XLA801"]
+    assert result.status is Status.DONE, told
+    assert text in output(result)

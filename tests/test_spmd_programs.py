@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_spmd import TAKEN, changed
 
 from xla2tpu.engine import run_source
 from xla2tpu.model import Mode, Settings, Status
@@ -59,11 +60,13 @@ def run(path: Path, devices: int, torchrun: bool, arguments: list[str], out: Pat
 class OrderedLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     """Shuffles as the sampler of one process does, anew in each epoch."""
 
-    def __init__(self, data: Any, shuffle: bool = False, **options: Any) -> None:
+    def __init__(
+        self, data: Any, batch_size: int = 1, shuffle: bool = False, **options: Any
+    ) -> None:
         self.order = torch.utils.data.DistributedSampler(
             data, num_replicas=1, rank=0, shuffle=shuffle
         )
-        super().__init__(data, sampler=self.order, **options)
+        super().__init__(data, batch_size, sampler=self.order, **options)
 
     def __iter__(self) -> Any:
         yield from super().__iter__()
@@ -153,6 +156,18 @@ def test_data_parallel(
     check_equal(new, old)
     told = capsys.readouterr().out.replace("1 devices", f"{devices} devices")
     check_printed(printed, told)
+
+
+@pytest.mark.parametrize("number", [1, 5, 7, 9])
+def test_other_words(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    source, pairs, _ = TAKEN[number]
+    text = changed(source, *pairs)
+    printed = run(migrated(text, tmp_path, "spawn"), 2, False, [], tmp_path / "new.pt")
+    run_original(text, [], tmp_path / "old.pt", monkeypatch)
+    check_printed(printed, capsys.readouterr().out.replace("1 devices", "2 devices"))
 
 
 def check_printed(found: str, expected: str) -> None:

@@ -232,7 +232,8 @@ class Code:
         """Whether a call is one of the file's own functions, of a value, or of a known method."""
         func = call.func
         if isinstance(func, cst.Attribute):
-            plain = self.builder.meaning(func, scope) is None
+            path = self.builder.meaning(func, scope) or ""
+            plain = not path or "SpmdFullyShardedDataParallel()" in path
             own = scope.enclosing_class() is not None and (
                 self._is_self(func) or self.tree.source(func) == "super().__init__"
             )

@@ -96,11 +96,16 @@ class Rewrite:
         while True:
             unread = [b for b in self.it.noted if self._is_unread(b)]
             if not unread:
-                return
+                break
             for binding in unread:
                 assert binding.statement is not None
                 self.gone.append(binding.statement)
                 change.deletes.append(binding.statement)
+
+        for site in sites("XLA305"):
+            stays = not any(self.tree.is_within(site.node, g) for g in self.gone)
+            if stays and not self.tree.is_within(site.node, self.it.main):
+                raise Obstacle(site.node, "it would be counted before there is a process group")
 
     def _is_unread(self, binding: Binding) -> bool:
         """Whether what is assigned to a name is read by what goes alone."""
