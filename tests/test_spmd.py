@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from xla2tpu.engine import run_source
-from xla2tpu.model import FileResult, Mode, Settings, Status
+from xla2tpu.engine import apply_edits, run_source
+from xla2tpu.model import Applicability, FileResult, Mode, Settings, Status
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "fixtures" / "programs"
 CURVES = (PROGRAMS / "spmd_data_parallel_2024/before/train_curves.py").read_text(encoding="utf-8")
@@ -252,3 +252,46 @@ def test_is_taken_in_other_words(source: str, pairs: list[tuple[str, str]], text
     told = [f.message for f in result.findings if f.rule == "XLA801"]
     assert result.status is Status.DONE, told
     assert text in output(result)
+
+
+def test_each_fix_is_that_of_the_whole() -> None:
+    checked = migrate(MIXER, mode=Mode.CHECK, with_fixes=True)
+    whole = [f for f in checked.findings if f.rule.startswith("XLA8") or f.rule == "XLA503"]
+    assert {f.rule for f in whole} == {
+        "XLA503", "XLA801", "XLA803", "XLA806", "XLA813", "XLA816", "XLA842",
+    }  # fmt: skip
+    assert all(f.applicability is Applicability.UNSAFE for f in whole)
+    results = {apply_edits(MIXER.encode(), f.fix.edits) for f in whole if f.fix is not None}
+    assert len(results) == 1
+    text = results.pop().decode()
+    compile(text, "program.py", "exec")
+    assert "torch_xla" not in text
+
+
+def test_nothing_without_unsafe_fixes() -> None:
+    text = output(migrate(CURVES, unsafe=False, todo=False))
+    assert "xs.Mesh(" in text
+    assert "def main(args):" in text
+
+
+@pytest.mark.parametrize(
+    "word", ["    xr.use_spmd()", "    mesh = xs.Mesh(device_ids, (num_devices,), "]
+)
+def test_nothing_where_a_part_is_suppressed(word: str) -> None:
+    line = next(x for x in CURVES.splitlines() if x.startswith(word))
+    text = output(migrate(changed(CURVES, (line, f"{line}  # noqa: XLA801, XLA803")), todo=False))
+    assert "def main(args):" in text
+    assert "share_of_batch" not in text
+
+
+def test_helpers_may_go_to_a_module() -> None:
+    text = output(migrate(POINTS, helpers_module="house.tpu"))
+    assert "from house.tpu import" in text
+    assert "def share_of_batch" not in text
+
+
+def test_line_ends_and_tabs_are_kept() -> None:
+    source = changed(CURVES.replace("    ", "\t")).replace("\n", "\r\n")
+    text = output(migrate(source))
+    assert text.count("\n") == text.count("\r\n")
+    assert "\r\n\t\tif rank == 0:\r\n\t\t\tprint(" in text

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import libcst as cst
+
 from xla2tpu.changes import Builder
+from xla2tpu.lines import Lines
 from xla2tpu.model import Applicability
 from xla2tpu.rules import Rule
 from xla2tpu.sites import Change, Site
@@ -45,6 +48,7 @@ def decide(sites: list[Site], builder: Builder, taken: Callable[[str], bool]) ->
     Sites are given other cases where it is one; where it is not, the message of the first one tells
     what stands against it.
     """
+    sites = sorted(sites, key=lambda s: builder.tree.span(s.node))
     uses = [s for s in sites if s.counts and s.rule.code == USE]
     rule = next((r for r in builder.rules.rules.values() if r.detector == DETECTOR), None)
     if not uses or rule is None:
@@ -52,27 +56,32 @@ def decide(sites: list[Site], builder: Builder, taken: Callable[[str], bool]) ->
     try:
         unit = _decided(sites, uses, rule, builder, taken)
     except Obstacle as obstacle:
-        line = builder.tree.text.count("\n", 0, builder.tree.span(obstacle.node)[0]) + 1
-        message = uses[0].message or uses[0].rule.message
-        uses[0].message = f"{message}; not rewritten as one unit: line {line}: {obstacle.why}"
+        _tell(uses[0], obstacle.node, obstacle.why, builder)
         return
     builder.memory[Unit] = unit
+
+
+def _tell(site: Site, node: cst.CSTNode, why: str, builder: Builder) -> None:
+    """Say in the message of a site what stands against a unit, and where."""
+    line = Lines(builder.tree.text).index(builder.tree.span(node)[0]) + 1
+    site.message = f"{site.rule.message}; not rewritten as one unit: line {line}: {why}"
 
 
 def _decided(
     sites: list[Site], uses: list[Site], rule: Rule, builder: Builder, taken: Callable[[str], bool]
 ) -> Unit:
-    for site in sites:
-        known = site.rule.code in _PARTS or (site.rule.code in _OTHERS and site.reason is None)
-        if site.blocks and site.context != "import" and not known and site.node is not None:
-            raise Obstacle(site.node, f"`{site.path}` is not part of a known form")
     program = Program(sites, builder, taken)
+    program.start()
+    for other in sites:
+        known = other.rule.code in _PARTS or (other.rule.code in _OTHERS and not other.reason)
+        if other.blocks and other.context != "import" and not known:
+            raise Obstacle(other.node, f"`{other.path}` is not part of a known form")
     program.check()
     site = Site(
         rule, program.main.name.value, program.started, program.started, builder.tree.root,
         "statement", counts=False, blocks=False, applicability=Applicability.UNSAFE,
     )  # fmt: skip
-    parts = [s for s in sites if s.counts and s.rule.code in _PARTS]
+    parts = uses + [s for s in sites if s.counts and s.rule.code in _PARTS - {USE}]
     unit = Unit(site, parts)
     Rewrite(program, builder).rewrite(site, unit.changes)
     for part in parts:
@@ -91,7 +100,9 @@ def mend(sites: list[Site], builder: Builder) -> None:
     if not isinstance(unit, Unit):
         return
     blocking = [s for s in sites if s.blocks and s.context != "import"]
-    if any(not s.fixable or s.change is None or s in builder.suppressed for s in blocking):
+    left = [s for s in blocking if not s.fixable or s.change is None or s in builder.suppressed]
+    if left:
+        _tell(unit.parts[0], left[0].node, f"`{left[0].path}` is left", builder)
         for part in unit.parts:
             part.follows = []
             part.refuse("single-controller")

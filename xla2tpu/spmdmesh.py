@@ -53,7 +53,7 @@ class Start:
         statement = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
         call = statement.value if alone and isinstance(statement, cst.Expr) else None
         if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
-            raise Obstacle(line, "it is not a call of the main function")
+            raise Obstacle(line, "the main guard does not end with a call of a function")
         name = call.func.value
         bindings = self.tree.root.bindings.get(name, [])
         node = bindings[0].statement if len(bindings) == 1 else None

@@ -39,13 +39,16 @@ class Program(Models):
     # The loader of torch_xla in the training loop.
     wrapper: Site | None = None
 
-    def check(self) -> None:
-        """Read the whole program."""
+    def start(self) -> None:
+        """Read how the program is started, and its mesh."""
         if workers.is_notebook(self.tree) or self.builder.settings.notebook:
             raise Obstacle(self.tree.module.body[0], "functions of a notebook cannot be started")
         self._started()
         self._switch()
         self._mesh()
+
+    def check(self) -> None:
+        """Read all the rest."""
         self._loop()
         self._model()
         self._loader()
