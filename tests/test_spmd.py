@@ -158,6 +158,11 @@ REFUSED = [
     (CURVES, "    torch.manual_seed(args.seed)\n",
      "    if os.environ.get('LOCAL_RANK') == 0:\n        return\n",
      "another one in each"),
+    (POINTS, "        return self.x[index], self.y[index]",
+     "        return self.x[index] + torch.randn(8), self.y[index]", "would draw the same"),
+    (POINTS, "    device = torch_xla.device()\n",
+     "    device = torch_xla.device()\n    first = torch.load('points.pt')\n",
+     "before the first has"),
     # The structure of the file.
     (CURVES, "    main(parser.parse_args())", "    print(main(parser.parse_args()))",
      "not a function"),
@@ -282,6 +287,23 @@ def test_nothing_where_a_part_is_suppressed(word: str) -> None:
     text = output(migrate(changed(CURVES, (line, f"{line}  # noqa: XLA801, XLA803")), todo=False))
     assert "def main(args):" in text
     assert "share_of_batch" not in text
+
+
+def test_nothing_where_a_single_process_is_configured() -> None:
+    result = migrate(CURVES, processes="single")
+    told = next(f.message for f in result.findings if f.rule == "XLA801")
+    assert "the configuration says that there is a single process" in told
+
+
+@pytest.mark.parametrize("name", ["mesh", "train"])
+def test_nothing_where_another_file_imports_what_changes(name: str, tmp_path: Path) -> None:
+    (tmp_path / "sort_points.py").write_text(POINTS, encoding="utf-8")
+    (tmp_path / "other.py").write_text(f"from sort_points import {name}\n", encoding="utf-8")
+    settings = Settings(mode=Mode.MIGRATE, unsafe=True, root=str(tmp_path))
+    result = run_source(POINTS.encode(), str(tmp_path / "sort_points.py"), settings)
+    assert "share_of_batch" not in output(result)
+    told = next(f.message for f in result.findings if f.rule == "XLA801")
+    assert "not rewritten as one unit: line " in told
 
 
 def test_helpers_may_go_to_a_module() -> None:

@@ -25,12 +25,14 @@ _ALIKE = re.compile(
     r"|full|eye|empty|cat|stack|zeros_like|ones_like|sin|cos|exp|sqrt|tanh|sigmoid|argmax|softmax"
     r"|rand|randn|randint|randperm|normal|Generator|load|set_default_dtype|set_printoptions)\Z"
     r"|torch\.utils\.data\.(DataLoader|TensorDataset|Subset|ConcatDataset|random_split)\Z"
-    r"|torchvision\.(transforms|datasets)\.[\w.]+\Z"
+    r"|torchvision\.datasets\.\w+\Z"
+    r"|torchvision\.transforms\.(CenterCrop|Compose|Grayscale|Normalize|Pad|Resize|ToTensor)\Z"
     r"|numpy\.(arange|array|asarray|zeros|ones|linspace|load|mean|sqrt|random\.default_rng)\Z"
     r"|(math|itertools)\.\w+\Z|argparse\.\w+\Z|time\.(time|perf_counter)\Z"
     r"|os\.(environ\.get|getenv|path\.\w+)\Z"
 )
 _RANDOM = re.compile(r"torch\.(rand|randn|randint|randperm|normal)\Z|.*\.random_split\Z")
+_READS = frozenset({"numpy.load", "os.path.exists", "os.path.isfile", "torch.load"})
 _OF_PROCESS = re.compile(r"RANK|WORLD|MASTER|LOCAL|HOST|NODE|TPU")
 # Methods that change nothing outside of the process, whatever they are called on.
 _METHODS = frozenset(
@@ -113,7 +115,8 @@ class Code:
     """Checks the code of one file.
 
     ``guards`` are the statements to leave to the first process, ``reached`` the functions and
-    classes that were looked into, ``random`` the calls that draw numbers.
+    classes that were looked into, ``random`` the calls that draw numbers, ``read`` those that read
+    files.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -121,6 +124,7 @@ class Code:
         self.guards: list[cst.Expr] = []
         self.reached: dict[int, cst.CSTNode] = {}
         self.random: list[cst.Call] = []
+        self.read: list[cst.Call] = []
         self._modules: set[int] = set()
 
     # -- the same in each process -------------------------------------------------------------
@@ -211,7 +215,9 @@ class Code:
 
     def _known(self, call: cst.Call, path: str) -> None:
         if _RANDOM.match(path) and argument(call, None, "generator") is None:
-            self.random.append(call)
+            self._draws(call)
+        if path in _READS:
+            self.read.append(call)
         head, _, name = path.rpartition(".")
         if head.startswith("torch.nn") and name[:1].isupper() and name not in LOSSES:
             self._layer(call, path)
@@ -223,6 +229,17 @@ class Code:
             download = argument(call, None, "download")
             if download is not None and self.tree.source(download.value) != "False":
                 raise Obstacle(call, "each process would download the data: do it before")
+
+    def _draws(self, call: cst.Call) -> None:
+        """Numbers may be drawn while things are made, not for each sample or step."""
+        method = next(
+            (a for a in self.tree.ancestors(call) if isinstance(a, cst.FunctionDef)), None
+        )
+        of_class = method is not None and self.tree.scope(method).kind == "class"
+        looped = any(isinstance(a, (cst.For, cst.While)) for a in self.tree.ancestors(call))
+        if looped or (of_class and method is not None and method.name.value != "__init__"):
+            raise Obstacle(call, "all processes would draw the same numbers for their samples")
+        self.random.append(call)
 
     def _told(self, node: cst.CSTNode) -> str:
         """The source of a node in a message, on one line."""

@@ -41,6 +41,10 @@ class Program(Models):
 
     def start(self) -> None:
         """Read how the program is started, and its mesh."""
+        if self.builder.settings.processes == "single":
+            raise Obstacle(
+                self.tree.module.body[0], "the configuration says that there is a single process"
+            )
         if workers.is_notebook(self.tree) or self.builder.settings.notebook:
             raise Obstacle(self.tree.module.body[0], "functions of a notebook cannot be started")
         self._started()
@@ -55,6 +59,7 @@ class Program(Models):
         self._specs()
         self._rest()
         self._seeded()
+        self._written()
 
     def _loop(self) -> None:
         """The one loop that trains: its loader, and the statements around ``backward``."""
@@ -452,6 +457,23 @@ class Program(Models):
         parses = not path and method in ("add_argument", "parse_args")
         if id(call) not in self.builder.sites and not parses and not _PARSES.match(path):
             raise Obstacle(call, "it stands under the main guard, which other processes skip")
+
+    def _written(self) -> None:
+        """Nothing waits for what the first process writes, and no other file runs what changes."""
+        calls = [g.value for g in self.code.guards]
+        saves = [
+            c for c in calls
+            if isinstance(c, cst.Call)
+            and self.builder.callee(c, self.tree.scope(c)) == "torch.save"
+        ]  # fmt: skip
+        if self.code.read and (saves or self.sites("XLA402")):
+            raise Obstacle(
+                self.code.read[0], "other processes may read a file before the first has written it"
+            )
+        for call in calls:
+            for above in self.tree.ancestors(call):
+                if isinstance(above, cst.FunctionDef) and self.taken(above.name.value):
+                    raise Obstacle(call, "another file of the project calls it without processes")
 
     def _seeds(self, line: cst.CSTNode) -> bool:
         """Whether a line seeds the numbers of torch, alike in each process."""

@@ -102,6 +102,11 @@ class Rewrite:
                 self.gone.append(binding.statement)
                 change.deletes.append(binding.statement)
 
+        for statement in self.gone:
+            target = statement.targets[0].target if isinstance(statement, cst.Assign) else None
+            at_top = self.tree.scope(statement) is self.tree.root
+            if at_top and isinstance(target, cst.Name) and self.it.taken(target.value):
+                raise Obstacle(statement, "another file of the project imports it")
         for site in sites("XLA305"):
             stays = not any(self.tree.is_within(site.node, g) for g in self.gone)
             if stays and not self.tree.is_within(site.node, self.it.main):
