@@ -426,6 +426,17 @@ class Code:
                 case cst.BinaryOperation(operator=cst.MatrixMultiply()):
                     if not self._is_self(below.right) and not self._is_deep(below.left):
                         raise Obstacle(below, "it may mix the samples of the batch")
+                case cst.BinaryOperation():
+                    self._paired(below, below.left, below.right)
+                case cst.Comparison():
+                    for target in below.comparisons:
+                        self._paired(below, below.left, target.comparator)
+                case cst.For() | cst.CompFor():
+                    if not self._is_of_layers(below.iter):
+                        raise Obstacle(below, "it may run over the samples of the batch")
+                case cst.Assign(targets=[cst.AssignTarget(target=cst.Tuple())]):
+                    if not isinstance(below.value, (cst.Call, cst.Attribute, cst.Tuple)):
+                        raise Obstacle(below, "it may take the batch apart")
                 case cst.AssignTarget(target=cst.Attribute() | cst.Subscript()):
                     raise Obstacle(below, "the model keeps something of a batch")
                 case cst.AugAssign(target=cst.Attribute() | cst.Subscript()):
@@ -434,6 +445,43 @@ class Code:
                     raise Obstacle(below, "statements of this kind are not followed")
             if isinstance(below, cst.BaseExpression) and self._asks_batch_size(below):
                 self._sized(below)
+
+    def _is_of_layers(self, node: cst.BaseExpression) -> bool:
+        """Whether a loop runs over numbers, or over parts of the module."""
+        if isinstance(node, cst.Call):
+            path = self.builder.callee(node, self.tree.scope(node))
+            if path == "builtins.range":
+                return True
+            if path in ("builtins.enumerate", "builtins.zip"):
+                return all(self._is_of_layers(a.value) for a in node.args)
+        return self._is_self(node)
+
+    def _paired(
+        self, node: cst.CSTNode, left: cst.BaseExpression, right: cst.BaseExpression
+    ) -> None:
+        """With a dimension more, samples of one side may meet all those of the other."""
+        for one, other in ((left, right), (right, left)):
+            plain = is_constant(other) or (
+                isinstance(other, cst.Attribute) and self._is_self(other)
+            )
+            if not plain and self._is_reshaped(one):
+                raise Obstacle(node, "it may pair the samples of the batch with one another")
+
+    def _is_reshaped(self, node: cst.BaseExpression | None) -> bool:
+        match node:
+            case cst.Call(func=cst.Attribute(attr=cst.Name(value=name))):
+                return name in _SHAPED or name == "unsqueeze"
+            case cst.Subscript():
+                return any(self.tree.source(e.slice) == "None" for e in node.slice)
+            case cst.Name():
+                scope = self.tree.scope(node)
+                bindings = scope.bindings.get(node.value, [])
+                return any(
+                    self._is_reshaped(b.value)
+                    for b in bindings
+                    if not isinstance(b.value, cst.Name)
+                )
+        return False
 
     def _is_deep(self, node: cst.BaseExpression) -> bool:
         """Whether a value has three dimensions or more, of which the first is the batch's."""
@@ -620,6 +668,7 @@ class Code:
             case cst.BinaryOperation(
                 operator=cst.Add() | cst.Subtract() | cst.Multiply() | cst.Divide() | cst.Power()
             ):
+                self._paired(node, node.left, node.right)
                 self.per_sample(node.left, local, model)
                 self.per_sample(node.right, local, model)
             case cst.UnaryOperation():
