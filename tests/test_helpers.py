@@ -434,6 +434,12 @@ def two_processes(rank: int, port: int, folder: str) -> None:
         answer = make("do_on_ordinals")(lambda t: t.item(), (torch.tensor(rank),), ordinals=(1,))
         assert answer == (1 if rank == 1 else None)
         average_in_two_processes(rank, dist)
+        assert make("share_of_batch")(6) == 3
+        with pytest.raises(ValueError, match="2 processes cannot share a batch of 7"):
+            make("share_of_batch")(7)
+        loss = torch.tensor(float(rank), requires_grad=True)
+        mean = make("mean_over_processes")(loss)
+        assert (mean.item(), loss.item(), mean.requires_grad) == (0.5, float(rank), False)
     finally:
         dist.destroy_process_group()
     end_worker()

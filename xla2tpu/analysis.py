@@ -9,7 +9,7 @@ import os
 import libcst as cst
 
 from xla2tpu import comments as comments_
-from xla2tpu import processgroups
+from xla2tpu import processgroups, spmd
 from xla2tpu.changes import Builder
 from xla2tpu.environment import other_hardware
 from xla2tpu.frameworks import Frameworks
@@ -103,7 +103,9 @@ class Analysis:
         held = {s.root.value for s in self.builder.suppressed if s.root}
         vacated = naming.vacated
         naming.vacated = lambda name: name not in held and vacated(name)
+        spmd.decide(self.sites, self.builder, self._is_taken)
         matcher.build(self.sites)
+        spmd.mend(self.sites, self.builder)
         processgroups.mend(self.sites, self.builder, is_single_controller(self.sites))
         self._keep_registration()
         self.hardware = self._other_hardware() if uses else None

@@ -150,7 +150,7 @@ class Builder:
         change.cuts.extend(self.cuts(lines, start, end, compiled.text))
         change.kept.extend(p.node for p in pieces if isinstance(p, Slice))
         if "\n" in template.strip("\n") or lead:
-            change.deeper = statement
+            change.deeper.append(statement)
         return change
 
     def delete(self, site: Site, node: cst.CSTNode | None = None) -> Change | str:

@@ -50,8 +50,8 @@ class Layout:
             if aligned is not None:
                 for index in self._further_lines(call):
                     moves.setdefault(index, aligned)
-            elif site.change.deeper is not None:
-                for index in self._further_lines(site.change.deeper):
+            for statement in site.change.deeper:
+                for index in self._further_lines(statement):
                     moves.setdefault(index, len(self.unit))
         found = []
         for index, move in moves.items():

@@ -17,6 +17,7 @@ from xla2tpu.rules import Api, Case, RuleSet
 from xla2tpu.scopes import Binding
 from xla2tpu.signatures import bind_api, parse
 from xla2tpu.sites import Change, Reference, Site
+from xla2tpu.spmd import Unit
 from xla2tpu.template import compile_template
 from xla2tpu.tree import Tree
 
@@ -416,7 +417,7 @@ class Matcher:
 
     def _respect_programs(self, sites: list[Site]) -> None:
         """Leave what only makes sense together with a launch or with SPMD."""
-        spmd = is_single_controller(sites)
+        spmd = is_single_controller(sites) and Unit not in self.builder.memory
         for site in sites:
             if not site.fixable:
                 continue

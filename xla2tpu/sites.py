@@ -54,8 +54,8 @@ class Change:
 
     ``replaced`` is the expression that makes way, ``kept`` are the nodes in it that stay.
     ``needs`` are import statements; ``helpers`` the names of helpers; ``uses`` are names of the
-    file that the new text uses. ``deeper`` is a node whose further lines go one level in,
-    because the statement gets a block around it. ``swaps`` are imports that become
+    file that the new text uses. ``deeper`` are nodes whose further lines go one level in,
+    because the statements get a block around them. ``swaps`` are imports that become
     ``import torch_tpu``, since their success is what a flag tells. ``with_import``: the fix
     is right only if the import that the site uses goes as well.
     """
@@ -70,7 +70,7 @@ class Change:
     needs: list[str] = field(default_factory=list)
     helpers: list[str] = field(default_factory=list)
     uses: set[str] = field(default_factory=set)
-    deeper: cst.CSTNode | None = None
+    deeper: list[cst.CSTNode] = field(default_factory=list)
     swaps: list[cst.CSTNode] = field(default_factory=list)
     with_import: bool = False
 
