@@ -17,8 +17,9 @@ def attention_call(site: Site, builder: Builder) -> Change | str:
     scale = given.get("sm_scale")
     scaled = scale is not None and builder.tree.source(scale) != "1.0"
     keywords = {"sm_scale": "scale={sm_scale}"}
-    if "causal" in given and builder.tree.source(given["causal"]) != "False":
-        keywords["causal"] = "is_causal={causal}"
+    for name in ("causal", "casual"):  # the operator spells it so
+        if name in given and builder.tree.source(given[name]) != "False":
+            keywords[name] = f"is_causal={{{name}}}"
     if "ab" in given:
         keywords["ab"] = "attn_mask={ab} * {sm_scale}" if scaled else "attn_mask={ab}"
         if scaled and scale is not None and not builder.droppable(scale, site.scope):
