@@ -29,7 +29,7 @@ CALLS = {
 }
 LEFT = {
     "an overload": "torch.ops.xla.flash_attention.default(q, k, v)",
-    "no rule of its own": "torch.ops.xla.paged_attention(q, k, v)",
+    "no rule of its own": "torch.ops.xla.write_mlir_debuginfo(q, k, v)",
     "the namespace": "torch.ops.xla",
     "handed on": "q(torch.ops.xla.gmm)",
     "unknown parameter": "torch.ops.xla.flash_attention(q, k, v, scale=2.0)",
