@@ -139,7 +139,7 @@ class Analysis:
         return name in taken or "*" in taken
 
     def _keep_registration(self) -> None:
-        """The imports that register the xla backend, or operators, go with the last use of these."""
+        """Imports that register the xla backend, or operators, go with the last use of these."""
         operators = self.plan.operators
         for group in self.plan.registering:
             if group.site is not None and group.site.fixable:
