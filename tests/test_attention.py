@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 import pytest
-from conftest import check_transformed
+from conftest import check_noop, check_transformed
 
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 torch = pytest.importorskip("torch")
@@ -26,6 +26,11 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "scaled": ("flash_attention(q, k, v, sm_scale=scale)", {"scale": 0.3}),
     "all given": (
         "flash_attention(q, k, v, True, None, None, scale, ab=None, partition_spec=None)",
+        {"causal": True, "scale": 0.3},
+    ),
+    "scale first": (
+        "flash_attention(\n        q, k,  # keys\n        v=v,\n"
+        "        sm_scale=scale, causal=causal)",
         {"causal": True, "scale": 0.3},
     ),
     "bias": ("flash_attention(q, k, v, ab=bias)", {"bias": True}),
@@ -97,6 +102,35 @@ def test_attention(form: str, keys: int) -> None:
     torch.testing.assert_close(mine, theirs)
     gradients = [torch.autograd.grad(out.square().sum(), q)[0] for out in (mine, theirs)]
     torch.testing.assert_close(*gradients)
+
+
+LEFT = {
+    "comments between arguments in another order": (
+        "flash_attention(v=v, q=q,  # queries\n        k=k)",
+        "unsupported-form",
+    ),
+    "a scale that is computed twice": (
+        "flash_attention(q, k, v, ab=bias, sm_scale=scale())",
+        "argument-side-effects",
+    ),
+    "a causal bias": ("flash_attention(q, k, v, causal=causal, ab=bias)", "numerics"),
+    "a bias and segments": ("flash_attention(q, k, v, False, ids, ids, ab=bias)", "numerics"),
+    "one side of segments": ("flash_attention(q, k, v, q_segment_ids=ids)", "numerics"),
+    "sharded": (
+        "flash_attention(q, k, v, partition_spec=ids, mesh=None)",
+        "single-controller",
+    ),
+    "a mesh alone": ("flash_attention(q, k, v, mesh=ids)", "single-controller"),
+    "unpacked": ("flash_attention(q, k, v, **bias)", "starred-arguments"),
+    "not called": ("q(flash_attention, k)", "numerics"),
+}
+
+
+@pytest.mark.parametrize("form", LEFT)
+def test_left(form: str) -> None:
+    call, reason = LEFT[form]
+    result = check_noop(PROGRAM.format(call), todo=False)
+    assert [(f.rule, f.reason) for f in result.findings] == [("XLA820", reason)]
 
 
 def migrated(source: str) -> str:

@@ -29,7 +29,7 @@ CALLS = {
 }
 LEFT = {
     "an overload": "torch.ops.xla.flash_attention.default(q, k, v)",
-    "no rule of its own": "torch.ops.xla.paged_attention(q, k, v)",
+    "no rule of its own": "torch.ops.xla.write_mlir_debuginfo(q, k, v)",
     "the namespace": "torch.ops.xla",
     "handed on": "q(torch.ops.xla.gmm)",
     "unknown parameter": "torch.ops.xla.flash_attention(q, k, v, scale=2.0)",
@@ -68,3 +68,36 @@ def test_other_operators_are_left_alone() -> None:
         "    return torch.ops.xlabs.gmm(x), torch.ops.aten.xla.gmm(x), ops.xla.gmm(x)\n"
     )
     assert check_noop(source, todo=False).findings == []
+
+
+USES = "\n\ndef f(q, k):\n    {}\n    return torch.ops.xla.{}(q, q, k)\n"
+
+
+def test_import_that_registers_stays_with_an_operator() -> None:
+    source = f"import torch\n{REGISTERED}{USES.format('q.add_(k)', 'paged_attention')}"
+    result = check_noop(source, todo=False)
+    assert [(f.rule, f.reason) for f in result.findings] == [
+        ("XLA001", "goes-together"),
+        ("XLA821", "no-equivalent"),
+    ]
+
+
+def test_import_that_registers_stays_with_a_suppressed_operator() -> None:
+    source = f"import torch\n{REGISTERED}{USES.format('q.add_(k)', 'gmm')[:-1]}  # noqa: XLA822\n"
+    result = check_noop(source, todo=False)
+    assert ("XLA001", "goes-together") in [(f.rule, f.reason) for f in result.findings]
+
+
+def test_import_that_is_used_stays_with_an_operator() -> None:
+    gmm = "from torch_xla.experimental.custom_kernel import gmm\n"
+    body = USES.format("q = {}(q, k, k)", "paged_attention")
+    check_transformed(
+        f"import torch\nimport torch_xla\n{gmm}{body.format('gmm')}",
+        f"import torch\n{gmm}{body.format('torch.tpu.ops.ragged_dot')}",
+        todo=False,
+    )
+
+
+def test_safe_fixes_leave_the_import_that_registers() -> None:
+    source = f"import torch\n{REGISTERED}{USES.format('q.add_(k)', 'gmm')}"
+    check_noop(source, todo=False, unsafe=False)

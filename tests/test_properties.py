@@ -67,6 +67,10 @@ import torch_xla.distributed.xla_multiprocessing as xmp
 import torch_xla.amp.syncfree as syncfree; import os
 import numpy as np
 import torch.distributed as dist
+import torch
+from torch_xla.experimental.scan_layers import scan_layers
+from torch_xla.experimental.scan import scan
+from torch_xla.experimental.custom_kernel import flash_attention, FlashAttention
 """.splitlines()
 BLOCKS = [
     "try:\n    import torch_xla.core.xla_model as xm\nexcept ImportError:\n    xm = None",
@@ -146,6 +150,15 @@ xr
 torch_xla.step()
 torch_xla.compile()
 torch_xla.compile(f)
+torch_xla.compile(name="a")(f)
+scan_layers(self.layers, x)
+scan_layers(layers, input_data=(x, y))
+scan(step, x, (y, z))
+flash_attention(x, y, z, causal=flag, ab=k)
+flash_attention(x, y, z, sm_scale=k, causal=flag)
+torch.ops.xla.flash_attention(x, y, z, True)
+FlashAttention.DEFAULT_BLOCK_SIZES
+FlashAttention.DEFAULT_BLOCK_SIZES["block_q"]
 (yield)
 helper(x)
 """.splitlines()

@@ -165,7 +165,14 @@ class Analysis:
         return name in taken or "*" in taken
 
     def _keep_registration(self) -> None:
-        """The import that registers the xla backend goes when the backend is named no longer."""
+        """Imports that register the xla backend, or operators, go with the last use of these."""
+        operators = self.plan.operators
+        for group in self.plan.registering:
+            if group.site is not None and group.site.fixable:
+                group.site.follows += operators
+                held = self.builder.suppressed.intersection(operators)
+                if held or not all(s.fixable for s in operators):
+                    group.site.refuse("goes-together")
         strings = [s for s in self.sites if s.context == "string"]
         groups = [s for s in strings if s.rule.detector == "rendezvous-url"]
         # The backend may come through a name or an option of the user's own.

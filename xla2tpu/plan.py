@@ -25,11 +25,14 @@ from xla2tpu.layout import Layout
 from xla2tpu.lines import Lines
 from xla2tpu.nodes import descendants
 from xla2tpu.scopes import Binding
-from xla2tpu.sites import Insert, Site, Text
+from xla2tpu.sites import OPERATORS, Insert, Site, Text
 from xla2tpu.suites import Settled, Suites
 from xla2tpu.template import Piece, Slice
 from xla2tpu.tree import Tree
 from xla2tpu.vanished import Vanished
+
+# The modules in which torch_xla registers most of its operators.
+_REGISTERING = "torch_xla.experimental"
 
 
 @dataclass(slots=True)
@@ -60,6 +63,11 @@ class Plan:
         self.groups = groups_of(tree, builder.names)
         self.pinned, self.taken = pinned, taken
         self.keeps_imports = keeps_imports
+        # The uses of operators, which exist as long as torch_xla is imported.
+        self.operators = [s for s in sites if s.path.startswith(OPERATORS)]
+        ours = [g for g in self.groups if g.torch_xla] if self.operators else []
+        below = [g for g in ours if (g.path or "").startswith(f"{_REGISTERING}.")]
+        self.registering = below or ours
         self.newline = builder.newline
         self.layout = Layout(tree, self.lines, builder.unit)
         self.deletions = Deletions(tree, self.lines, self.layout, self.newline)
@@ -216,6 +224,8 @@ class Plan:
         if not all(vanished.has(load) for load in group.loads):
             return False
         if group.top and (group.name in self.tree.exported or self.pinned(group.name)):
+            return False
+        if group in self.registering and not all(vanished.has(s.node) for s in self.operators):
             return False
         if group.torch_xla:
             if not all(
