@@ -38,7 +38,8 @@ FRAMEWORKS = (
     "lightning", "lightning_fabric", "optimum", "peft", "pytorch_lightning", "ray", "timm",
     "torchprime", "transformers", "trl", "vllm",
 )  # fmt: skip
-_IMPORT = rb"[ \t]*(?:from|import)[ \t]+(?:" + b"|".join(n.encode() for n in FRAMEWORKS) + rb")\b"
+_FRAMEWORK_NAMES = tuple(name.encode() for name in FRAMEWORKS)
+_IMPORT = rb"[ \t]*(?:from|import)[ \t]+(?:" + b"|".join(_FRAMEWORK_NAMES) + rb")\b"
 _FRAMEWORK = re.compile(rb"^" + _IMPORT, re.M)
 # A line of a cell begins behind a quote, or behind the escaped end of the one before.
 _LINE_IN_NOTEBOOK = re.compile(rb"[\"n]" + _IMPORT)
@@ -53,11 +54,13 @@ _TPU_WORDS: tuple[tuple[bytes, re.Pattern[bytes] | None], ...] = (
     (b"EnvXla", None),
     (b"torchprime", None),
 )  # fmt: skip
-_LOWER_WORD = re.compile(rb"""["']xla["'_-]|_xla\b|\bxla=|xla_available|fastai_xla""")
+_LOWER_WORD = re.compile(
+    rb"""["']xla(?:["'-]|_debug|_fsdp|_tpu)|_xla["']|install_xla|\bxla=|fastai_xla"""
+)
 _XLA_WORD = re.compile(
     rb"XLA(?<=[._]XLA)\b|XLA(?:Strat|FSDP|Acc|Prof|Prec|Check|Env|Device|Config|_TPU)"
 )
-_MADE = (b"Accelerator", b"PartialState", b"Trainer", b"notebook_launcher", b"bits")
+_MADE = (b"accelerate", b"Trainer", b"timm")
 # What migrated code says, since calls without a kernel are still to be found there.
 _MIGRATED = re.compile(
     rb"""(?:\bdevice\(|\.to\(|\bdevice=)["']tpu[:"']|^[ \t]*import[ \t]+torch_tpu\b""", re.M
@@ -89,6 +92,9 @@ def interesting(data: bytes) -> bool:
 
 def _framework_in_notebook(data: bytes) -> bool:
     """Whether a notebook may use another package for TPUs; its lines are strings of JSON."""
+    # Pictures make notebooks large, so that words go first.
+    if not any(b"from " + name in data or b"import " + name in data for name in _FRAMEWORK_NAMES):
+        return False
     worded = b'"tpu' in data or b"'tpu" in data or _has_words(data, b"xla" in data, b"XLA" in data)
     return worded and _LINE_IN_NOTEBOOK.search(data) is not None
 
