@@ -209,8 +209,8 @@ class _FilePlan(Steps):
         if site.rule.code == "XLA501" and site.call is not None and site.call.args:
             target = f"{self.source(site.call.args[0].value)}.step()"
         note = (
-            "fully_shard, DistributedDataParallel and DTensors reduce gradients themselves: no second"
-            " time, also where this run writes average_gradients"
+            "fully_shard, DistributedDataParallel and DTensors reduce gradients themselves: not a"
+            " second time, also where this run writes average_gradients"
         )
         return self.step(site.node, "optimizer", title(site), target, note)
 
