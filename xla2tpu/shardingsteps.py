@@ -112,6 +112,8 @@ class ShardingSteps(Steps):
             note = "There is no global mesh: hand it on, or keep it in a variable of a module"
         elif name == "get_global_mesh":
             target, note = "", "Take the mesh from where it is made; there is no global one"
+        elif site.call is not None:
+            target, note = "", site.rule.advice
         else:
             target, note = "", "The class is torch.distributed.device_mesh.DeviceMesh now"
         return self.step(site.node, "mesh", title(site), target, note)
