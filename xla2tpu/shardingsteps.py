@@ -110,8 +110,12 @@ class ShardingSteps(Steps):
             made = any(found.call is given for found in self.it.shardings.meshes.values())
             target = "" if made else f"MESH = {self.source(given)}"
             note = "There is no global mesh: hand it on, or keep it in a variable of a module"
-        else:
+        elif name == "get_global_mesh":
             target, note = "", "Take the mesh from where it is made; there is no global one"
+        elif site.call is not None:
+            target, note = "", site.rule.advice
+        else:
+            target, note = "", "The class is torch.distributed.device_mesh.DeviceMesh now"
         return self.step(site.node, "mesh", title(site), target, note)
 
     def relayout(self, site: Site, name: str, call: cst.Call) -> Step:
