@@ -27,9 +27,9 @@ USE, MESH, MARK, SPEC, FSDP, POLICY = (
 LOADER, COUNT, STEP = "XLA503", "XLA305", "XLA501"
 _PARTS = frozenset({USE, MESH, MARK, SPEC, FSDP, POLICY, LOADER, COUNT, STEP})
 # What the rules of other names make of them is right in each process of a unit.
-_OTHERS = frozenset(
-    {"XLA101", "XLA102", "XLA103", "XLA201", "XLA220", "XLA401", "XLA402", "XLA622", "XLA624"}
-)  # fmt: skip
+_OTHERS = frozenset({"XLA101", "XLA102", "XLA201", "XLA220", "XLA401", "XLA402", "XLA622"})
+# Safe by themselves, but the program would be no known one after them.
+_RANKED = frozenset({"XLA401", "XLA402"})
 DETECTOR = "spmd-program"
 
 
@@ -107,6 +107,9 @@ def mend(sites: list[Site], builder: Builder) -> None:
             part.follows = []
             part.refuse("single-controller")
         return
+    for site in blocking:
+        if site.rule.code in _RANKED:
+            site.applicability = Applicability.UNSAFE
     sites.append(unit.site)
     unit.site.follows = blocking
     for part in unit.parts:
