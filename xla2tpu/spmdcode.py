@@ -302,6 +302,14 @@ class Code:
                     raise Obstacle(line, "who calls its objects cannot be told")
         self.alike(node.body if isinstance(node, (cst.FunctionDef, cst.ClassDef)) else node)
 
+    def may_guard(self, call: cst.Call) -> bool:
+        """Note a statement for the first process where nothing in it needs the other ones."""
+        try:
+            self._guard(call)
+        except Obstacle:
+            return False
+        return True
+
     def _guard(self, call: cst.Call) -> None:
         """Note a statement for the first process; nothing in it may need the other ones."""
         statement = self.tree.parent(call)
