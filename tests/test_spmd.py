@@ -279,6 +279,14 @@ def test_each_fix_is_that_of_the_whole() -> None:
     assert "torch_xla" not in text
 
 
+def test_safe_fixes_alone_leave_the_step() -> None:
+    result = migrate(POINTS, unsafe=False, todo=False)
+    text = output(result)
+    assert "xm.optimizer_step(optimizer)" in text
+    again = migrate(text, unsafe=False, todo=False)
+    assert output(again) in ("", text)
+
+
 def test_nothing_without_unsafe_fixes() -> None:
     text = output(migrate(CURVES, unsafe=False, todo=False))
     assert "xs.Mesh(" in text

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_spmd import TAKEN, changed
+from test_spmd import CURVES, MIXER, POINTS, TAKEN, changed
 
 from xla2tpu.engine import run_source
 from xla2tpu.model import Mode, Settings, Status
@@ -28,6 +28,7 @@ if importlib.util.find_spec("xla2tpu.emulator") is None:
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "fixtures" / "programs"
+XLA_PYTHON = os.environ.get("XLA2TPU_XLA_PYTHON")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 
 
@@ -168,6 +169,37 @@ def test_other_words(
     printed = run(migrated(text, tmp_path, "spawn"), 2, False, [], tmp_path / "new.pt")
     run_original(text, [], tmp_path / "old.pt", monkeypatch)
     check_printed(printed, capsys.readouterr().out.replace("1 devices", "2 devices"))
+
+
+# Without shuffling, whose order is that of the sampler afterwards.
+IN_ORDER = {
+    "curves": CURVES,
+    "points": changed(POINTS, ("        shuffle=True,\n", "")),
+    "mixer": changed(MIXER, (", shuffle=True", "")),
+}
+
+
+@pytest.mark.skipif(not XLA_PYTHON, reason="XLA2TPU_XLA_PYTHON is not set")
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_against_spmd_of_torch_xla(name: str, devices: int, tmp_path: Path) -> None:
+    assert XLA_PYTHON
+    new, old = tmp_path / "new.pt", tmp_path / "old.pt"
+    path = migrated(IN_ORDER[name], tmp_path, "spawn")
+    original = tmp_path / "before.py"
+    original.write_text(IN_ORDER[name], encoding="utf-8")
+    option = ["--output"] if name == "curves" else []
+    printed = run(path, devices, False, [*option, *([str(new)] if option else [])], new)
+    environment = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), "OUT": str(old)}
+    done = subprocess.run(
+        [XLA_PYTHON, str(original), *option, *([str(old)] if option else [])],
+        capture_output=True, text=True, timeout=300, check=False,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    check_printed(printed, done.stdout)
+    if name != "mixer":  # which saves nothing
+        check_equal(new, old)
 
 
 def check_printed(found: str, expected: str) -> None:

@@ -8,7 +8,7 @@ policy over one class. `docs/spmd.md` states the forms. What is not known leads 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import libcst as cst
 
@@ -27,9 +27,9 @@ USE, MESH, MARK, SPEC, FSDP, POLICY = (
 LOADER, COUNT, STEP = "XLA503", "XLA305", "XLA501"
 _PARTS = frozenset({USE, MESH, MARK, SPEC, FSDP, POLICY, LOADER, COUNT, STEP})
 # What the rules of other names make of them is right in each process of a unit.
-_OTHERS = frozenset(
-    {"XLA101", "XLA102", "XLA103", "XLA201", "XLA220", "XLA401", "XLA402", "XLA622", "XLA624"}
-)  # fmt: skip
+_OTHERS = frozenset({"XLA101", "XLA102", "XLA201", "XLA220", "XLA401", "XLA402", "XLA622"})
+# Safe by themselves, but the program would be no known one after them.
+_RANKED = frozenset({"XLA401", "XLA402"})
 DETECTOR = "spmd-program"
 
 
@@ -39,7 +39,7 @@ class Unit:
 
     site: Site
     parts: list[Site]
-    changes: dict[Site, Change] = field(default_factory=dict)
+    changes: dict[Site, Change]
 
 
 def decide(sites: list[Site], builder: Builder, taken: Callable[[str], bool]) -> None:
@@ -81,9 +81,10 @@ def _decided(
         rule, program.main.name.value, program.started, program.started, builder.tree.root,
         "statement", counts=False, blocks=False, applicability=Applicability.UNSAFE,
     )  # fmt: skip
-    parts = uses + [s for s in sites if s.counts and s.rule.code in _PARTS - {USE}]
-    unit = Unit(site, parts)
-    Rewrite(program, builder).rewrite(site, unit.changes)
+    changes: dict[Site, Change] = {}
+    Rewrite(program, builder).rewrite(site, changes)
+    parts = [s for s in sites if s.counts and (s.rule.code in _PARTS or s in changes)]
+    unit = Unit(site, parts, changes)
     for part in parts:
         if part.rule.code == LOADER and part.reason == "single-controller":
             part.case, part.reason = part.rule.cases[0], None
@@ -102,11 +103,15 @@ def mend(sites: list[Site], builder: Builder) -> None:
     blocking = [s for s in sites if s.blocks and s.context != "import"]
     left = [s for s in blocking if not s.fixable or s.change is None or s in builder.suppressed]
     if left:
-        _tell(unit.parts[0], left[0].node, f"`{left[0].path}` is left", builder)
+        switch = next(s for s in unit.parts if s.rule.code == USE)
+        _tell(switch, left[0].node, f"`{left[0].path}` is left", builder)
         for part in unit.parts:
             part.follows = []
             part.refuse("single-controller")
         return
+    for site in blocking:
+        if site.rule.code in _RANKED:
+            site.applicability = Applicability.UNSAFE
     sites.append(unit.site)
     unit.site.follows = blocking
     for part in unit.parts:

@@ -23,7 +23,8 @@ _ALIKE = re.compile(
     r"|torch\.(nn\.(?!parallel|DataParallel|SyncBatchNorm)|optim\.)[\w.]+\Z"
     r"|torch\.(device|manual_seed|no_grad|inference_mode|tensor|as_tensor|arange|linspace|zeros|ones"
     r"|full|eye|empty|cat|stack|zeros_like|ones_like|sin|cos|exp|sqrt|tanh|sigmoid|argmax|softmax"
-    r"|rand|randn|randint|randperm|normal|Generator|load|set_default_dtype|set_printoptions)\Z"
+    r"|rand|randn|randint|randperm|normal|Generator|load|set_default_dtype|set_printoptions"
+    r"|set_float32_matmul_precision|accelerator\.(synchronize|current_accelerator))\Z"
     r"|torch\.utils\.data\.(DataLoader|TensorDataset|Subset|ConcatDataset|random_split)\Z"
     r"|torchvision\.datasets\.\w+\Z"
     r"|torchvision\.transforms\.(CenterCrop|Compose|Grayscale|Normalize|Pad|Resize|ToTensor)\Z"
@@ -300,6 +301,14 @@ class Code:
                 if isinstance(line, cst.FunctionDef) and line.name.value == "__call__":
                     raise Obstacle(line, "who calls its objects cannot be told")
         self.alike(node.body if isinstance(node, (cst.FunctionDef, cst.ClassDef)) else node)
+
+    def may_guard(self, call: cst.Call) -> bool:
+        """Note a statement for the first process where nothing in it needs the other ones."""
+        try:
+            self._guard(call)
+        except Obstacle:
+            return False
+        return True
 
     def _guard(self, call: cst.Call) -> None:
         """Note a statement for the first process; nothing in it may need the other ones."""

@@ -35,6 +35,7 @@ class Rewrite:
         self._delete(change, changes)
         self._sample(change)
         self._average(change, changes)
+        self._print(changes)
         for guard in self.it.code.guards:
             self._on_first(guard, change)
 
@@ -214,6 +215,17 @@ class Rewrite:
                 cuts=[Cut(*self.tree.span(site.expression), (f"{self.it.optimizer}.step()",))],
                 replaced=[site.expression],
             )
+
+    def _print(self, changes: dict[Site, Change]) -> None:
+        """What the first process printed is a plain print of it, where that needs no other one."""
+        for site in self.it.sites("XLA401"):
+            call = site.call
+            plain = call is not None and site.context == "statement"
+            if call is None or not plain or any(a.keyword or a.star for a in call.args):
+                continue
+            if self.it.code.may_guard(call):
+                cut = Cut(*self.tree.span(call.func), ("print",), call)
+                changes[site] = Change(cuts=[cut], replaced=[call.func])
 
     def _on_first(self, statement: cst.Expr, change: Change) -> None:
         start = self.tree.span(statement)[0]
