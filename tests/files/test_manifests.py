@@ -105,6 +105,9 @@ def test_several_documents_and_scripts_of_a_map() -> None:
     [
         ("- name: XLA_USE_BF16\n      value: '1'\n", "XLA917", "numerics"),
         ("- name: PJRT_DEVICE\n      valueFrom: {b: {c: a}}\n", "XLA917", "environment"),
+        ("- name: XLA_SYNC_WAIT\n      valueFrom: {b: {c: a}}\n", "XLA917", "environment"),
+        ("- name: XLA_METRICS_FILE\n      valueFrom: {b: a}\n", "XLA917", "unsupported-form"),
+        ('- name: PJRT_DEVICE\n      value: "\\x54PU"\n', "XLA917", "unsupported-form"),
         ("- {name: PJRT_DEVICE, value: CPU}\n", "XLA917", "environment"),
     ],
 )  # fmt: skip

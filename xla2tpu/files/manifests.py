@@ -162,7 +162,8 @@ class _Reader:
         read = [self._setting(item) for item in value.value]
         doomed = [
             s for s in read
-            if s is not None and (v := variables.verdict(s[0], s[1])).reason is None and not v.name
+            if s is not None and s[3] is not None
+            and (v := variables.verdict(s[0], s[1])).reason is None and not v.name
         ]  # fmt: skip
         whole = self._whole(value, owner) if len(doomed) == len(read) else None
         for item, setting in zip(value.value, read, strict=True):
@@ -174,7 +175,8 @@ class _Reader:
             line = line_at(self.text, item.start_mark.index)[0]
             place = Place("file-variable", item.start_mark.index, end, name, anchor=line)
             settled(place, "$" if text is None else text, at, gone, span or (end, end))
-            if place.fixable and span is None and any(e.start == end for e in place.edits):
+            if place.fixable and span is None:
+                # It has escapes, or its value comes from elsewhere.
                 place.refuse("unsupported-form")
             self.found.append(place)
 
