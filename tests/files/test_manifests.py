@@ -183,3 +183,10 @@ def test_other_yaml_is_searched(text: str, blocks: bool | None) -> None:
     found = run(text, "values.yaml", mode=Mode.CHECK).findings
     assert [f.blocks for f in found] == ([] if blocks is None else [blocks])
     assert migrated(text, "values.yaml", todo=False) == text
+
+
+def test_data_is_not_parsed() -> None:
+    text = "services:\n  a:\n    image: b\n    command: pip install torch_xla\n"
+    large = text + "# " + "x" * 500_000 + "\n"
+    assert told(text, "a.yaml") == [("XLA910", "torch-xla", None)]
+    assert told(large, "a.yaml") == [("XLA919", "torch_xla", "unsupported-form")]

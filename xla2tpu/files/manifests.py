@@ -29,6 +29,8 @@ _ACCELERATE = frozenset(
         "main_training_function",
     )
 )
+# In characters. What is larger is data, and takes its parser a second for each 100 KB.
+_LARGEST = 500_000
 _NO_LAUNCHER = (
     "accelerate has no launcher for TorchTPU: start the script by torchrun, with DDP or FSDP2."
 )
@@ -37,6 +39,8 @@ _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(=)(.*)\Z", re.S)
 
 def manifest(text: str) -> list[Place]:
     """The places of a YAML file that is neither a workflow nor an environment of conda."""
+    if len(text) > _LARGEST:
+        return mentions(text, [(0, len(text))], [])
     documents = documents_of(text)
     if documents is None:
         # Templates are no YAML before they are filled in.
