@@ -29,7 +29,7 @@ _ACCELERATE = frozenset(
         "main_training_function",
     )
 )
-# In characters. What is larger is data, and takes its parser a second for each 100 KB.
+# In characters. What is larger is data, and takes its parser seconds.
 _LARGEST = 500_000
 _NO_LAUNCHER = (
     "accelerate has no launcher for TorchTPU: start the script by torchrun, with DDP or FSDP2."
