@@ -190,3 +190,35 @@ def test_data_is_not_parsed() -> None:
     large = text + "# " + "x" * 500_000 + "\n"
     assert told(text, "a.yaml") == [("XLA910", "torch-xla", None)]
     assert told(large, "a.yaml") == [("XLA919", "torch_xla", "unsupported-form")]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "apiVersion: serving.kserve.io/v1alpha1\nkind: InferenceService\nspec:\n",
+        "# values.yaml\ntrainer:\n",
+    ],
+)
+def test_variables_as_containers_have_them(head: str) -> None:
+    text = f"{head}  image: a\n  env:\n    - name: PJRT_DEVICE\n      value: TPU\n"
+    kept = "    - name: A\n      value: b\n"
+    assert migrated(text + kept, "values.yaml") == f"{head}  image: a\n  env:\n{kept}"
+
+
+def test_servers_of_others_keep_their_variables() -> None:
+    text = (
+        "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-tpu:nightly\n"
+        "    env:\n    - name: PJRT_DEVICE\n      value: TPU\n    - name: A\n      value: b\n"
+    )
+    assert told(text, "pod.yaml") == [("XLA917", "PJRT_DEVICE", "shared-dependency")]
+    assert migrated(text, "pod.yaml", todo=False) == text
+
+
+def test_pods_for_other_hardware_are_left_alone() -> None:
+    text = (
+        "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - image: gcr.io/tpu-pytorch/xla:a\n"
+        "    env:\n    - name: PJRT_DEVICE\n      value: CUDA\n    - name: XLA_SYNC_WAIT\n"
+        '      value: "1"\n'
+    )
+    assert {reason for _, _, reason in told(text, "pod.yaml")} == {"other-hardware"}
+    assert migrated(text, "pod.yaml") == text

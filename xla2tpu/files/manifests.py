@@ -29,6 +29,8 @@ _ACCELERATE = frozenset(
         "main_training_function",
     )
 )
+_SERVERS = re.compile(r"vllm|jetstream|maxtext|JAX_PLATFORMS|optimum-tpu|text-generation", re.I)
+_THEIRS = "Ask the makers of what the container runs; it is no program of this project."
 # In characters. What is larger is data, and takes its parser seconds.
 _LARGEST = 500_000
 _NO_LAUNCHER = (
@@ -62,16 +64,14 @@ class _Reader:
     def document(self, root: yaml.Node) -> None:
         """Read one document by its kind."""
         keys = {key for key, _ in pairs(root)}
-        if {"apiVersion", "kind"} <= keys:
-            self.kubernetes(root)
-        elif "services" in keys:
+        if "services" in keys:
             for _, services in [(k, v) for k, v in pairs(root) if k == "services"]:
                 for _, service in pairs(services):
                     self.container(service)
         elif keys & {"distributed_type", "fsdp_config"} and keys & _ACCELERATE:
             self.accelerate(root)
         else:
-            self.scalars(root)
+            self.objects(root)
 
     def scalars(self, node: yaml.Node) -> None:
         """Note all texts below a node, in which torch_xla may only be named."""
@@ -86,11 +86,18 @@ class _Reader:
 
     # -- Kubernetes and compose ------------------------------------------------------------------
 
-    def kubernetes(self, node: yaml.Node) -> None:
-        """Find the containers of an object, and the files of a ConfigMap."""
+    def objects(self, node: yaml.Node) -> None:
+        """Find containers, what has variables as they do, and the files of a ConfigMap.
+
+        Objects of operators and values of charts have no `containers`, but the same `env`.
+        """
         if id(node) in self.walk.seen:
             return
         self.walk.seen.add(id(node))
+        if any(k == "env" and isinstance(v, yaml.SequenceNode) for k, v in pairs(node)):
+            self.walk.seen.discard(id(node))
+            self.container(node)
+            return
         is_map = any(k == "kind" and v.value == "ConfigMap" for k, v in pairs(node))
         for key, value in pairs(node):
             if key in _CONTAINERS and isinstance(value, yaml.SequenceNode):
@@ -102,10 +109,10 @@ class _Reader:
                     if not variables.is_variable(name):
                         self.file(name, file)
             else:
-                self.kubernetes(value)
+                self.objects(value)
         if isinstance(node, yaml.SequenceNode):
             for item in node.value:
-                self.kubernetes(item)
+                self.objects(item)
         elif isinstance(node, yaml.ScalarNode):
             self.scalars(node)
 
@@ -123,16 +130,21 @@ class _Reader:
         self.walk.seen.add(id(node))
         self.containers += 1
         scope = f"container {self.containers}"
+        # Servers that are no program of the project may read a variable all the same.
+        theirs = _SERVERS.search(self.text, node.start_mark.index, node.end_mark.index) is not None
         for key, value in node.value:
             word = str(key.value)
             if word == "image" and isinstance(value, yaml.ScalarNode):
                 self.image(value)
             elif word in ("env", "environment"):
+                at = len(self.found)
                 self.settings(value, (key, node))
+                for place in self.found[at:] if theirs else ():
+                    place.refuse(place.reason or "shared-dependency", _THEIRS)
             elif word in ("command", "args", "entrypoint"):
                 self.command(value, scope)
             else:
-                self.scalars(value)
+                self.objects(value)
 
     def image(self, node: yaml.ScalarNode) -> None:
         """An image of torch_xla's."""
