@@ -14,6 +14,7 @@ unchanged statement on each side along with the changed ones: both must come out
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -103,23 +104,23 @@ class Memory:
         return self._parsed
 
 
-_memory: Memory | None = None
+_here = threading.local()
 
 
 @contextlib.contextmanager
 def remembering(memory: Memory) -> Iterator[None]:
-    """Parse what is parsed meanwhile with the help of what was parsed before; for one thread."""
-    global _memory
-    before, _memory = _memory, memory
+    """Parse what is parsed meanwhile in this thread with the help of what was parsed before."""
+    before, _here.memory = current(), memory
     try:
         yield
     finally:
-        _memory = before
+        _here.memory = before
 
 
 def current() -> Memory | None:
     """What is remembered of the file that is read now."""
-    return _memory
+    found: Memory | None = getattr(_here, "memory", None)
+    return found
 
 
 def _clamped(spans: Spans, end: int) -> Spans:

@@ -143,6 +143,79 @@ variables:
   A: b
 # a
 """,
+    "tox.ini": """\
+[testenv]
+[testenv:tpu]
+deps =
+    torch_xla
+    torch==2.0  # é
+    tpu: libtpu
+    -r a.txt
+    -f https://storage.googleapis.com/libtpu-releases/a
+setenv =
+    PJRT_DEVICE = TPU
+    XLA_SYNC_WAIT=1
+# a
+commands =
+    pip install torch_xla
+    python a.py \\
+basepython = python3.8
+deps = torch_xla
+setenv = PJRT_DEVICE=TPU
+""",
+    "Pipfile": """\
+[packages]
+torch-xla = "==2.1"
+torch_xla = {version = "*", extras = ["tpu"]}
+torch = "==2.0"  # é
+libtpu = "*"
+[dev-packages]
+numpy = {version = "<2"}
+[requires]
+python_version = "3.8"
+python_full_version = "3.8.1"
+[[source]]
+url = "https://storage.googleapis.com/libtpu-releases/a"
+name = "a"
+
+""",
+    "job.yaml": """\
+    env:
+    - name: PJRT_DEVICE
+      value: TPU
+      value: '1'  # é
+      valueFrom: {a: b}
+    - name: A
+    - name: XLA_SYNC_WAIT
+    - {name: PJRT_DEVICE, value: "TPU"}
+    # a
+    command: [bash, -c, "pip install torch_xla"]
+    args:
+    - pip install torch_xla torch==2.0
+    - |
+      export PJRT_DEVICE=TPU
+      pip install libtpu
+    image: gcr.io/tpu-pytorch/xla:a
+  - image: b
+---
+""",
+    "compose.yaml": """\
+    environment:
+      PJRT_DEVICE: TPU
+      XLA_USE_SPMD: '1'  # é
+      A: b
+    - PJRT_DEVICE=TPU
+    - XLA_SYNC_WAIT=1
+    - "USE_TORCH_XLA=1"
+    - A=b
+    # a
+    command: pip install torch_xla
+    command: >-
+      PJRT_DEVICE=TPU python a.py
+    entrypoint: [python, -m, torch_xla.a]
+  b:
+    image: c
+""",
     "setup.py": """\
 from setuptools import setup
 R = [
@@ -184,6 +257,11 @@ def f():
 get_ipython().system('pip install torch_xla')
 print 'x'
 """
+# What a text of a kind begins with, without which it is of another.
+HEADS = {
+    "job.yaml": "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - name: a\n",
+    "compose.yaml": "services:\n  a:\n    image: b\n",
+}
 PARTS = {"a.sh": ["'", '"', "$(", ")", "; ", "&& ", "| ", "{ "]}
 PARTS_OF_CELLS = ["print(xm.xla_device())"]
 MAGICS = [
@@ -239,7 +317,7 @@ def check(data: bytes, name: str, mode: Mode, unsafe: bool, partial: bool) -> No
 def test_any_text(name: str, data: st.DataObject) -> None:
     pieces = data.draw(st.lists(st.sampled_from(pieces_of(name)), max_size=12))
     mode, unsafe, partial = _how(data)
-    text = "".join(pieces)
+    text = HEADS.get(name, "") + "".join(pieces)
     check(text.encode(), name, mode, unsafe, partial)
     check(text.replace("\n", "\r\n").encode(), name, mode, unsafe, partial)
 

@@ -105,6 +105,9 @@ def test_several_documents_and_scripts_of_a_map() -> None:
     [
         ("- name: XLA_USE_BF16\n      value: '1'\n", "XLA917", "numerics"),
         ("- name: PJRT_DEVICE\n      valueFrom: {b: {c: a}}\n", "XLA917", "environment"),
+        ("- name: XLA_SYNC_WAIT\n      valueFrom: {b: {c: a}}\n", "XLA917", "environment"),
+        ("- name: XLA_METRICS_FILE\n      valueFrom: {b: a}\n", "XLA917", "unsupported-form"),
+        ('- name: PJRT_DEVICE\n      value: "\\x54PU"\n', "XLA917", "unsupported-form"),
         ("- {name: PJRT_DEVICE, value: CPU}\n", "XLA917", "environment"),
     ],
 )  # fmt: skip
@@ -180,3 +183,42 @@ def test_other_yaml_is_searched(text: str, blocks: bool | None) -> None:
     found = run(text, "values.yaml", mode=Mode.CHECK).findings
     assert [f.blocks for f in found] == ([] if blocks is None else [blocks])
     assert migrated(text, "values.yaml", todo=False) == text
+
+
+def test_data_is_not_parsed() -> None:
+    text = "services:\n  a:\n    image: b\n    command: pip install torch_xla\n"
+    large = text + "# " + "x" * 500_000 + "\n"
+    assert told(text, "a.yaml") == [("XLA910", "torch-xla", None)]
+    assert told(large, "a.yaml") == [("XLA919", "torch_xla", "unsupported-form")]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "apiVersion: serving.kserve.io/v1alpha1\nkind: InferenceService\nspec:\n",
+        "# values.yaml\ntrainer:\n",
+    ],
+)
+def test_variables_as_containers_have_them(head: str) -> None:
+    text = f"{head}  image: a\n  env:\n    - name: PJRT_DEVICE\n      value: TPU\n"
+    kept = "    - name: A\n      value: b\n"
+    assert migrated(text + kept, "values.yaml") == f"{head}  image: a\n  env:\n{kept}"
+
+
+def test_servers_of_others_keep_their_variables() -> None:
+    text = (
+        "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-tpu:nightly\n"
+        "    env:\n    - name: PJRT_DEVICE\n      value: TPU\n    - name: A\n      value: b\n"
+    )
+    assert told(text, "pod.yaml") == [("XLA917", "PJRT_DEVICE", "shared-dependency")]
+    assert migrated(text, "pod.yaml", todo=False) == text
+
+
+def test_pods_for_other_hardware_are_left_alone() -> None:
+    text = (
+        "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - image: gcr.io/tpu-pytorch/xla:a\n"
+        "    env:\n    - name: PJRT_DEVICE\n      value: CUDA\n    - name: XLA_SYNC_WAIT\n"
+        '      value: "1"\n'
+    )
+    assert {reason for _, _, reason in told(text, "pod.yaml")} == {"other-hardware"}
+    assert migrated(text, "pod.yaml") == text

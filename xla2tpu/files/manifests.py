@@ -29,6 +29,10 @@ _ACCELERATE = frozenset(
         "main_training_function",
     )
 )
+_SERVERS = re.compile(r"vllm|jetstream|maxtext|JAX_PLATFORMS|optimum-tpu|text-generation", re.I)
+_THEIRS = "Ask the makers of what the container runs; it is no program of this project."
+# In characters. What is larger is data, and takes its parser seconds.
+_LARGEST = 500_000
 _NO_LAUNCHER = (
     "accelerate has no launcher for TorchTPU: start the script by torchrun, with DDP or FSDP2."
 )
@@ -37,6 +41,8 @@ _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(=)(.*)\Z", re.S)
 
 def manifest(text: str) -> list[Place]:
     """The places of a YAML file that is neither a workflow nor an environment of conda."""
+    if len(text) > _LARGEST:
+        return mentions(text, [(0, len(text))], [])
     documents = documents_of(text)
     if documents is None:
         # Templates are no YAML before they are filled in.
@@ -58,16 +64,14 @@ class _Reader:
     def document(self, root: yaml.Node) -> None:
         """Read one document by its kind."""
         keys = {key for key, _ in pairs(root)}
-        if {"apiVersion", "kind"} <= keys:
-            self.kubernetes(root)
-        elif "services" in keys:
+        if "services" in keys:
             for _, services in [(k, v) for k, v in pairs(root) if k == "services"]:
                 for _, service in pairs(services):
                     self.container(service)
         elif keys & {"distributed_type", "fsdp_config"} and keys & _ACCELERATE:
             self.accelerate(root)
         else:
-            self.scalars(root)
+            self.objects(root)
 
     def scalars(self, node: yaml.Node) -> None:
         """Note all texts below a node, in which torch_xla may only be named."""
@@ -82,11 +86,18 @@ class _Reader:
 
     # -- Kubernetes and compose ------------------------------------------------------------------
 
-    def kubernetes(self, node: yaml.Node) -> None:
-        """Find the containers of an object, and the files of a ConfigMap."""
+    def objects(self, node: yaml.Node) -> None:
+        """Find containers, what has variables as they do, and the files of a ConfigMap.
+
+        Objects of operators and values of charts have no `containers`, but the same `env`.
+        """
         if id(node) in self.walk.seen:
             return
         self.walk.seen.add(id(node))
+        if any(k == "env" and isinstance(v, yaml.SequenceNode) for k, v in pairs(node)):
+            self.walk.seen.discard(id(node))
+            self.container(node)
+            return
         is_map = any(k == "kind" and v.value == "ConfigMap" for k, v in pairs(node))
         for key, value in pairs(node):
             if key in _CONTAINERS and isinstance(value, yaml.SequenceNode):
@@ -98,10 +109,10 @@ class _Reader:
                     if not variables.is_variable(name):
                         self.file(name, file)
             else:
-                self.kubernetes(value)
+                self.objects(value)
         if isinstance(node, yaml.SequenceNode):
             for item in node.value:
-                self.kubernetes(item)
+                self.objects(item)
         elif isinstance(node, yaml.ScalarNode):
             self.scalars(node)
 
@@ -119,16 +130,21 @@ class _Reader:
         self.walk.seen.add(id(node))
         self.containers += 1
         scope = f"container {self.containers}"
+        # Servers that are no program of the project may read a variable all the same.
+        theirs = _SERVERS.search(self.text, node.start_mark.index, node.end_mark.index) is not None
         for key, value in node.value:
             word = str(key.value)
             if word == "image" and isinstance(value, yaml.ScalarNode):
                 self.image(value)
             elif word in ("env", "environment"):
+                at = len(self.found)
                 self.settings(value, (key, node))
+                for place in self.found[at:] if theirs else ():
+                    place.refuse(place.reason or "shared-dependency", _THEIRS)
             elif word in ("command", "args", "entrypoint"):
                 self.command(value, scope)
             else:
-                self.scalars(value)
+                self.objects(value)
 
     def image(self, node: yaml.ScalarNode) -> None:
         """An image of torch_xla's."""
@@ -162,7 +178,8 @@ class _Reader:
         read = [self._setting(item) for item in value.value]
         doomed = [
             s for s in read
-            if s is not None and (v := variables.verdict(s[0], s[1])).reason is None and not v.name
+            if s is not None and s[3] is not None
+            and (v := variables.verdict(s[0], s[1])).reason is None and not v.name
         ]  # fmt: skip
         whole = self._whole(value, owner) if len(doomed) == len(read) else None
         for item, setting in zip(value.value, read, strict=True):
@@ -174,7 +191,8 @@ class _Reader:
             line = line_at(self.text, item.start_mark.index)[0]
             place = Place("file-variable", item.start_mark.index, end, name, anchor=line)
             settled(place, "$" if text is None else text, at, gone, span or (end, end))
-            if place.fixable and span is None and any(e.start == end for e in place.edits):
+            if place.fixable and span is None:
+                # It has escapes, or its value comes from elsewhere.
                 place.refuse("unsupported-form")
             self.found.append(place)
 

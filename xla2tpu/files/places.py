@@ -35,7 +35,7 @@ _SYNTAX, _UNUSED_SUPPRESSION, _STALE_MARKER = "XLA000", "XLA095", "XLA096"
 _OTHER_HARDWARE = re.compile(
     r"(?<![\w-])(?:torch[-_]neuronx?|neuronx?[-_](?:cc|distributed)|libneuronxla|optimum[-_]neuron"
     r"|tt[-_](?:torch|xla)|(?:torch|pjrt)[-_]plugin[-_]tt|torchacc)(?![\w-])"
-    r"|PJRT_DEVICE[\"']?\s*[=:, ]\s*[\"']?(?:NEURON|CUDA|GPU|ROCM|XPU)\b",
+    r"|PJRT_DEVICE[\"']?\s*(?:[=:, ]|[\"']?value[\"']?:)\s*[\"']?(?:NEURON|CUDA|GPU|ROCM|XPU)\b",
     re.I,
 )
 _OWN_MARKER = re.compile(r"# TODO\(xla2tpu\): XLA91\d")

@@ -85,6 +85,8 @@ def verdict(name: str, value: str | None) -> Verdict:
     if name in ("XLA_SYNC_WAIT", "XLA_USE_EAGER_DEBUG_MODE"):
         if plain in _ON:
             return Verdict(Applicability.SAFE, _RENAMED[name], "1")
+        if value is None:
+            return _by_hand()
         return Verdict(Applicability.SAFE) if plain in ("", "0", "false") else _by_hand()
     if name in _RENAMED:
         return Verdict(Applicability.UNSAFE, _RENAMED[name])
