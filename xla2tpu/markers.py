@@ -30,6 +30,8 @@ class Markers:
             if s not in applied and s not in self.it.suppressed and not s.fixable and s.blocks
             # Said of files that only test a device; there is nothing of torch_xla to mark.
             and s.reason != "device-test"
+            # What it goes with is marked.
+            and not (s.context == "import" and s.reason == "goes-together")
         ]  # fmt: skip
         for site in sorted(left, key=lambda s: self.it.tree.span(s.node)):
             line = self.marked_line(site.node)
