@@ -65,9 +65,6 @@ class Plan:
         self.keeps_imports = keeps_imports
         # The uses of operators, which exist as long as torch_xla is imported.
         self.operators = [s for s in sites if s.path.startswith(OPERATORS)]
-        ours = [g for g in self.groups if g.torch_xla] if self.operators else []
-        below = [g for g in ours if (g.path or "").startswith(f"{_REGISTERING}.")]
-        self.registering = below or ours
         self.newline = builder.newline
         self.layout = Layout(tree, self.lines, builder.unit)
         self.deletions = Deletions(tree, self.lines, self.layout, self.newline)
@@ -79,6 +76,15 @@ class Plan:
             if id(node) in tree.annotations and isinstance(node, cst.SimpleString)
             for name in re.findall(r"[A-Za-z_]\w*", node.value)
         }
+
+    @property
+    def registering(self) -> list[Group]:
+        """The imports that have to stay for operators; of those that register some alike, one."""
+        ours = [g for g in self.groups if g.torch_xla] if self.operators else []
+        below = [g for g in ours if (g.path or "").startswith(f"{_REGISTERING}.")]
+        left = {id(s.root) for s in self.sites if not s.fixable}
+        staying = [g for g in ours if any(id(load) in left for load in g.loads)]
+        return below or (staying or ours)[:1]
 
     def is_quoted(self, group: Group) -> bool:
         """Whether an annotation in quotes uses an imported name."""
