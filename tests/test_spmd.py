@@ -169,6 +169,12 @@ REFUSED = [
     (POINTS, "    device = torch_xla.device()\n",
      "    device = torch_xla.device()\n    first = torch.load('points.pt')\n",
      "before the first has"),
+    (CURVES, "{name: value.cpu() for name, value in model.state_dict().items()}", "model",
+     "whole objects"),
+    (CURVES, "{name: value.cpu() for name, value in model.state_dict().items()}", "{'net': model}",
+     "whole objects"),
+    (CURVES, "torch.save({name: value.cpu() for name, value in model.state_dict().items()}, ",
+     "xm.save(model, ", "whole objects"),
     # The structure of the file.
     (CURVES, "    main(parser.parse_args())", "    print(main(parser.parse_args()))",
      "not a function"),
