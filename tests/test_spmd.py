@@ -202,6 +202,7 @@ REFUSED = [
      "    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)\n",
      "    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)\n"
      "    model = FSDPv2(model, mesh=mesh, auto_wrap_policy=policy)\n", "after the optimizer"),
+    (MIXER, "depth=2).to(device)", "depth=2)", "is not moved to the device"),
     (MIXER, "torch.no_grad()", "torch.inference_mode()", "inference mode"),
     (MIXER, "mesh=mesh, auto", "mesh=other_mesh(), auto", "comes from elsewhere"),
 ]  # fmt: skip
