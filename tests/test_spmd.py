@@ -169,6 +169,12 @@ REFUSED = [
     (POINTS, "    device = torch_xla.device()\n",
      "    device = torch_xla.device()\n    first = torch.load('points.pt')\n",
      "before the first has"),
+    (CURVES, "{name: value.cpu() for name, value in model.state_dict().items()}", "model",
+     "whole objects"),
+    (CURVES, "{name: value.cpu() for name, value in model.state_dict().items()}", "{'net': model}",
+     "whole objects"),
+    (CURVES, "torch.save({name: value.cpu() for name, value in model.state_dict().items()}, ",
+     "xm.save(model, ", "whole objects"),
     # The structure of the file.
     (CURVES, "    main(parser.parse_args())", "    print(main(parser.parse_args()))",
      "not a function"),
@@ -196,6 +202,7 @@ REFUSED = [
      "    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)\n",
      "    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)\n"
      "    model = FSDPv2(model, mesh=mesh, auto_wrap_policy=policy)\n", "after the optimizer"),
+    (MIXER, "depth=2).to(device)", "depth=2)", "is not moved to the device"),
     (MIXER, "torch.no_grad()", "torch.inference_mode()", "inference mode"),
     (MIXER, "mesh=mesh, auto", "mesh=other_mesh(), auto", "comes from elsewhere"),
 ]  # fmt: skip

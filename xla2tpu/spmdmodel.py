@@ -177,11 +177,36 @@ class Models(Meshes):
         if self.axes[self.axis] != "fsdp":
             raise Obstacle(site.node, 'FSDPv2 asks for an axis "fsdp" that spans all devices')
         self.wrapping, self.wrapped, self.wrapped_statement = site, module.value, statement
+        if not self._is_moved(module.value, statement):
+            raise Obstacle(site.node, "the model is not moved to the device before it is wrapped")
         policy = argument(call, None, "auto_wrap_policy")
         if policy is not None:
             self.block = self._blocks(policy)
         elif policies:
             raise Obstacle(policies[0].node, "the policy is not that of the model")
+
+    def _is_moved(self, node: cst.BaseExpression, statement: cst.CSTNode) -> bool:
+        """Whether a model is on its device by then, where fully_shard has to find it."""
+        if isinstance(node, cst.Call):
+            return isinstance(node.func, cst.Attribute) and node.func.attr.value == "to"
+        if not isinstance(node, cst.Name):
+            return False
+        before = [
+            self.tree.statement(n)
+            for n in self.tree.attributes.get("to", [])
+            if self.tree.span(n) < self.tree.span(statement)
+        ]
+        values = [
+            s.value for s in before
+            if isinstance(s, (cst.Assign, cst.Expr)) and self._is_first_level(s)
+        ]  # fmt: skip
+        bound = [b.value for b in self.scope.bindings.get(node.value, [])]
+        return any(
+            isinstance(v, cst.Call)
+            and self._is_moved(v, statement)
+            and (any(v is b for b in bound) or self.tree.source(v).startswith(f"{node.value}.to("))
+            for v in values
+        )
 
     def _blocks(self, arg: cst.Arg) -> str:
         """The class of a policy: ``partial(transformer_auto_wrap_policy, ...)`` over one."""

@@ -470,6 +470,14 @@ class Program(Models):
             raise Obstacle(
                 self.code.read[0], "other processes may read a file before the first has written it"
             )
+        for save in [*saves, *(s.expression for s in self.sites("XLA402"))]:
+            kept = save.args[0].value if isinstance(save, cst.Call) and save.args else save
+            whole = isinstance(kept, cst.Name) or any(
+                not isinstance(self.tree.parent(n), cst.Attribute)
+                for n in self.code.uses(kept, {self.model})
+            )
+            if whole:
+                raise Obstacle(save, "a spawned process saves whole objects under other names")
         for call in calls:
             for above in self.tree.ancestors(call):
                 if isinstance(above, cst.FunctionDef) and self.taken(above.name.value):
