@@ -7,8 +7,12 @@ is written in C++ come by here too.
 
 from __future__ import annotations
 
+import atexit
 import datetime
+import functools
+import gc
 import os
+import time
 from typing import Any
 
 import torch
@@ -18,6 +22,7 @@ from xla2tpu.emulator import memory, settings
 
 _c10d = torch._C._distributed_c10d
 # torch_tpu takes the place of a process among the devices from these, not from the group.
+_SETTLED = 0.2  # seconds; the threads need some microseconds of it
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -48,7 +53,22 @@ def create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any
             f"(expected size {world}, got {size})"
         )
     memory.State.started = True  # a group starts the run time
+    _settle_at_exit()
     return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+
+
+@functools.cache
+def _settle_at_exit() -> None:
+    """Let gloo's threads drop their last tensors before the interpreter ends.
+
+    A thread that asks for the interpreter's lock after that aborts the process.
+    """
+    atexit.register(_settle)
+
+
+def _settle() -> None:
+    gc.collect()
+    time.sleep(_SETTLED)
 
 
 def register() -> None:
