@@ -257,6 +257,17 @@ class Tree(Facts):
                 found.setdefault(node.attr.value, []).append(node)
         return found
 
+    def with_aliases(self, names: set[str]) -> set[str]:
+        """These names, and those that one of them or a part of one is assigned to."""
+        found = set(names)
+        for binding in self.bindings if found else ():
+            value = binding.value if binding.kind == "assign" else None
+            while isinstance(value, cst.Attribute):
+                value = value.value
+            if isinstance(value, cst.Name) and value.value in found:
+                found.add(binding.name)
+        return found
+
     def loads_of(self, name: str, owner: Scope) -> list[tuple[cst.Name, Scope]]:
         """The uses of a name that find it in one scope."""
         if name not in self._owned:
