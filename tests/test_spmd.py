@@ -338,3 +338,27 @@ def test_line_ends_and_tabs_are_kept() -> None:
     text = output(migrate(source))
     assert text.count("\n") == text.count("\r\n")
     assert "\r\n\t\tif rank == 0:\r\n\t\t\tprint(" in text
+
+
+def with_call(module: str, call: str) -> str:
+    return changed(
+        CURVES,
+        ("import torch_xla.runtime as xr\n", f"import torch_xla.runtime as xr\nimport {module}\n"),
+        ("    train_set = curves", f"    {call}\n    train_set = curves"),
+    )
+
+
+def test_calls_that_go_do_not_stand_against_a_unit() -> None:
+    result = migrate(with_call("torch_xla.debug.metrics as met", "met.clear_all()"))
+    assert result.status is Status.DONE
+    assert "met" not in output(result).split()
+
+
+def test_what_a_first_run_clears_is_taken_by_the_next() -> None:
+    first = migrate(with_call("torch_xla.utils.utils as xu", 'xu.eprint("start")'))
+    assert first.status is Status.NEEDS_WORK
+    (told,) = (f.message for f in first.findings if f.rule == "XLA801")
+    assert "`torch_xla.utils.utils.eprint` is not part of a known form" in told
+    second = migrate(output(first))
+    assert second.status is Status.DONE
+    assert migrate(output(second)).output is None
