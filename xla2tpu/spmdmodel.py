@@ -9,8 +9,8 @@ import libcst as cst
 from xla2tpu.nodes import descendants
 from xla2tpu.scopes import Binding
 from xla2tpu.sites import Site
-from xla2tpu.spmdcode import Obstacle, argument
 from xla2tpu.spmdmesh import Meshes
+from xla2tpu.spmdsamples import Obstacle, argument
 from xla2tpu.syntax import small_statement_alone
 
 _FSDP = "SpmdFullyShardedDataParallel"

@@ -11,8 +11,8 @@ from xla2tpu.batches import loop_over
 from xla2tpu.flow import reaching
 from xla2tpu.nodes import descendants
 from xla2tpu.sites import Site
-from xla2tpu.spmdcode import Obstacle, argument
 from xla2tpu.spmdmodel import Models
+from xla2tpu.spmdsamples import Obstacle, argument
 from xla2tpu.syntax import small_statement_alone
 
 _LOADER_ARGUMENTS = frozenset(

@@ -7,8 +7,8 @@ import libcst as cst
 from xla2tpu.changes import INDENT, Builder
 from xla2tpu.scopes import Binding
 from xla2tpu.sites import Change, Cut, Insert, Site
-from xla2tpu.spmdcode import Obstacle
 from xla2tpu.spmdprogram import Program
+from xla2tpu.spmdsamples import Obstacle
 from xla2tpu.template import Piece, Slice
 
 _DIST = "import torch.distributed as dist"
