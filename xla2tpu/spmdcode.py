@@ -33,7 +33,12 @@ _ALIKE = re.compile(
     r"|(math|itertools)\.\w+\Z|argparse\.\w+\Z|time\.(time|perf_counter)\Z"
     r"|os\.(environ\.get|getenv|path\.\w+)\Z"
 )
-_RANDOM = re.compile(r"torch\.(rand|randn|randint|randperm|normal)\Z|.*\.random_split\Z")
+_RANDOM = re.compile(
+    r"torch\.(rand|randn|randint|randperm|normal)\Z|.*\.random_split\Z"
+    r"|torch\.nn\.functional\.(\w*dropout\w*|gumbel_softmax|rrelu_?)\Z"
+)
+# The parameters of a model are sent to all processes before its optimizer is made.
+_INITS = re.compile(r"torch\.nn\.init\.(?!(zeros|ones|constant|eye|dirac)_\Z)\w+\Z")
 _READS = frozenset({"numpy.load", "os.path.exists", "os.path.isfile", "torch.load"})
 _OF_PROCESS = re.compile(r"RANK|WORLD|MASTER|LOCAL|HOST|NODE|TPU")
 # Methods that change nothing outside of the process, whatever they are called on.
@@ -62,8 +67,8 @@ class Code(Samples):
     """Checks the code of one file.
 
     ``guards`` are the statements to leave to the first process, ``reached`` the functions and
-    classes that were looked into, ``random`` the calls that draw numbers, ``read`` those that read
-    files.
+    classes that were looked into, ``random`` the calls that draw numbers, ``drawn`` those that draw
+    them from a generator of their own, ``read`` those that read files.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -71,6 +76,7 @@ class Code(Samples):
         self.guards: list[cst.Expr] = []
         self.reached: dict[int, cst.CSTNode] = {}
         self.random: list[cst.Call] = []
+        self.drawn: list[cst.Call] = []
         self.read: list[cst.Call] = []
         self._modules: set[int] = set()
 
@@ -94,6 +100,10 @@ class Code(Samples):
                         raise Obstacle(below, "it changes a part of an object, perhaps the model")
                 case cst.FunctionDef() | cst.ClassDef() if self._is_inside(below):
                     raise Obstacle(below, "functions in functions are not followed")
+                case cst.Subscript():
+                    held = self.builder.meaning(below.value, self.tree.scope(below))
+                    if held == "os.environ" and _OF_PROCESS.search(self.tree.source(below)):
+                        raise Obstacle(below, "it is another one in each process")
                 case cst.With():
                     for item in below.items:
                         if not isinstance(item.item, cst.Call) or item.asname is not None:
@@ -119,7 +129,10 @@ class Code(Samples):
         for load, scope in self.tree.loads.get(node.value, []):
             if load is not node:
                 continue
-            if _HANDED_OVER.match(self.builder.meaning(node, scope) or ""):
+            path = self.builder.meaning(node, scope) or ""
+            if _HANDED_OVER.match(path) or (
+                not isinstance(parent, (cst.Attribute, cst.Decorator)) and self._is_foreign(node)
+            ):
                 raise Obstacle(node, "who calls it cannot be told")
             if scope.owner(node.value) is self.tree.root:
                 for binding in self.tree.root.bindings[node.value]:
@@ -133,11 +146,18 @@ class Code(Samples):
             isinstance(parent, cst.Call) and parent.func is node
         ):
             return
-        path = self.builder.meaning(node, self.tree.scope(node)) or ""
-        if id(node) in self.tree.annotations or not path.startswith(("torch.", "numpy.")):
-            return
-        if path.rpartition(".")[2] not in LAYERS | FUNCTIONS | DTYPES:
+        if self._is_foreign(node):
             raise Obstacle(node, "who calls it cannot be told")
+
+    def _is_foreign(self, node: cst.Name | cst.Attribute) -> bool:
+        """Whether something of torch is handed over that is not known as a layer."""
+        scope = self.tree.scope(node)
+        path = self.builder.meaning(node, scope) or ""
+        if id(node) in self.tree.annotations or not path.startswith(("torch.", "numpy.")):
+            return False
+        if isinstance(node, cst.Name) and "()" in path:
+            return False  # a value that such a call made
+        return path.rpartition(".")[2] not in LAYERS | FUNCTIONS | DTYPES
 
     def _call(self, call: cst.Call) -> None:
         site = self.builder.sites.get(id(call))
@@ -161,8 +181,20 @@ class Code(Samples):
             )
 
     def _known(self, call: cst.Call, path: str) -> None:
-        if _RANDOM.match(path) and argument(call, None, "generator") is None:
+        if _RANDOM.match(path):
             self._draws(call)
+        if _INITS.match(path) and not any(
+            isinstance(a, cst.ClassDef) for a in self.tree.ancestors(call)
+        ):
+            self.random.append(call)
+        if path.endswith(".DataLoader"):
+            shuffle = argument(call, 2, "shuffle")
+            if shuffle is not None and self.tree.source(shuffle.value) not in ("False", "None"):
+                self.random.append(call)
+        if path == "builtins.getattr" and call.args:
+            holder = call.args[0].value
+            if self.builder.meaning(holder, self.tree.scope(holder)) is not None:
+                raise Obstacle(call, "which layer or function it is cannot be told")
         if path in _READS:
             self.read.append(call)
         head, _, name = path.rpartition(".")
@@ -186,7 +218,10 @@ class Code(Samples):
         looped = any(isinstance(a, (cst.For, cst.While)) for a in self.tree.ancestors(call))
         if looped or (of_class and method is not None and method.name.value != "__init__"):
             raise Obstacle(call, "all processes would draw the same numbers for their samples")
-        self.random.append(call)
+        if argument(call, None, "generator") is None:
+            self.random.append(call)
+        else:
+            self.drawn.append(call)
 
     def _own(self, call: cst.Call, scope: Scope) -> bool:
         """Whether a call is one of the file's own functions, of a value, or of a known method."""
@@ -242,7 +277,15 @@ class Code(Samples):
             for line in node.body.body:
                 if isinstance(line, cst.FunctionDef) and line.name.value == "__call__":
                     raise Obstacle(line, "who calls its objects cannot be told")
+        if isinstance(node, cst.FunctionDef):
+            self._defaults(node)
         self.alike(node.body if isinstance(node, (cst.FunctionDef, cst.ClassDef)) else node)
+
+    def _defaults(self, node: cst.FunctionDef) -> None:
+        """What a function is given where its caller gives nothing."""
+        for param in descendants(node.params):
+            if isinstance(param, cst.Param) and param.default is not None:
+                self.alike(param.default)
 
     def may_guard(self, call: cst.Call) -> bool:
         """Note a statement for the first process where nothing in it needs the other ones."""
@@ -321,6 +364,7 @@ class Code(Samples):
             if isinstance(statement, cst.FunctionDef):
                 if statement.decorators or statement.asynchronous is not None:
                     raise Obstacle(statement, "the method has a decorator, or is asynchronous")
+                self._defaults(statement)
                 if statement.name.value == "__init__":
                     self._constructor(statement)
                 else:

@@ -34,6 +34,7 @@ class Program(Models):
     anchor: cst.SimpleStatementLine
     batch: set[str]
     loader_statement: cst.Assign
+    loader_call: cst.Call
     given: dict[str, cst.Arg]
     shuffled: bool
     # The loader of torch_xla in the training loop.
@@ -126,9 +127,13 @@ class Program(Models):
             )
         self._loader_arguments(call)
         statement = self.tree.statement(call)
-        if not isinstance(statement, cst.Assign) or not self._is_first_level(statement):
+        if (
+            not isinstance(statement, cst.Assign)
+            or len(statement.targets) != 1
+            or not self._is_first_level(statement)
+        ):
             raise Obstacle(call, "the loader is not assigned at the start of the main function")
-        self.loader_statement = statement
+        self.loader_statement, self.loader_call = statement, call
         for holder in holders:
             for load, scope in self.tree.loads_of(holder.value, self.scope):
                 seen = reaching(self.tree, load, scope)
@@ -152,7 +157,7 @@ class Program(Models):
                 seen = reaching(self.tree, node, self.scope)
                 if seen is None or seen.value is None or seen.kind != "assign":
                     raise Obstacle(node, "which loader it is cannot be told")
-                if not isinstance(seen.statement, cst.Assign):
+                if not isinstance(seen.statement, cst.Assign) or len(seen.statement.targets) != 1:
                     raise Obstacle(node, "which loader it is cannot be told")
                 holders.append(node)
                 node = seen.value
@@ -496,7 +501,8 @@ class Program(Models):
 
     def _seeded(self) -> None:
         """Numbers that are drawn must be the same in each process: they are seeded before."""
-        if not self.code.random:
+        random = [c for c in self.code.random if c is not self.loader_call]
+        if not random:
             return
         for line in (*self.tree.module.body, *self.main.body.body):
             if line is self.guard or isinstance(line, (cst.FunctionDef, cst.ClassDef)):
@@ -505,13 +511,15 @@ class Program(Models):
                 return
             for below in descendants(line):
                 name = below.func if isinstance(below, cst.Call) else None
-                own = isinstance(name, cst.Name) and name.value in self.tree.root.bindings
-                if own or any(below is r for r in self.code.random):
+                own = isinstance(name, cst.Name) and any(
+                    b.kind in ("def", "class") for b in self.tree.root.bindings.get(name.value, [])
+                )
+                if own or any(below is r for r in random):
                     raise Obstacle(
                         below,
                         "each process would draw other numbers: call torch.manual_seed() before",
                     )
         raise Obstacle(
-            self.code.random[0],
+            random[0],
             "each process would draw other numbers: call torch.manual_seed() before",
         )

@@ -128,7 +128,7 @@ class Samples:
                     raise Obstacle(below, "the model keeps something of a batch")
                 case cst.With() | cst.Try() | cst.Global() | cst.Nonlocal() | cst.FunctionDef():
                     raise Obstacle(below, "statements of this kind are not followed")
-            if isinstance(below, cst.BaseExpression) and self._asks_batch_size(below):
+            if isinstance(below, cst.BaseExpression) and self._may_ask_batch_size(below):
                 self._sized(below)
 
     def _is_of_layers(self, node: cst.BaseExpression) -> bool:
@@ -150,12 +150,32 @@ class Samples:
             if not plain and self._is_reshaped(one):
                 raise Obstacle(node, "it may pair the samples of the batch with one another")
 
+    def _is_widened(self, node: cst.BaseExpression | None, seen: frozenset[str]) -> bool:
+        """Whether a dimension was put into a value, or into what it is made of."""
+        match node:
+            case cst.Call(func=cst.Attribute(attr=cst.Name(value="squeeze" | "flatten"))):
+                return False
+            case cst.Call(func=func, args=args):
+                if isinstance(func, cst.Attribute) and func.attr.value == "unsqueeze":
+                    return True
+                held = [func.value] if isinstance(func, cst.Attribute) else []
+                return any(self._is_widened(n, seen) for n in [*held, *(a.value for a in args)])
+            case cst.BinaryOperation():
+                return self._is_widened(node.left, seen) or self._is_widened(node.right, seen)
+            case cst.Subscript():
+                widens = any(self.tree.source(e.slice) == "None" for e in node.slice)
+                return widens or self._is_widened(node.value, seen)
+            case cst.Name() if node.value not in seen:
+                bindings = self.tree.scope(node).bindings.get(node.value, [])
+                return any(self._is_widened(b.value, seen | {node.value}) for b in bindings)
+        return False
+
     def _is_reshaped(self, node: cst.BaseExpression | None) -> bool:
+        if self._is_widened(node, frozenset()):
+            return True
         match node:
             case cst.Call(func=cst.Attribute(attr=cst.Name(value=name))):
-                return name in _SHAPED or name == "unsqueeze"
-            case cst.Subscript():
-                return any(self.tree.source(e.slice) == "None" for e in node.slice)
+                return name in _SHAPED
             case cst.Name():
                 scope = self.tree.scope(node)
                 bindings = scope.bindings.get(node.value, [])
@@ -340,10 +360,30 @@ class Samples:
             is not None
         )
 
+    def _may_ask_batch_size(self, node: cst.BaseExpression) -> bool:
+        """Whether it is a size that cannot be told from that of the batch."""
+        index: cst.CSTNode
+        match node:
+            case cst.Call(func=cst.Name(value="len"), args=[arg]):
+                return not self.is_self(arg.value)
+            case cst.Call(func=cst.Attribute(value=base, attr=cst.Name(value="size")), args=[arg]):
+                index = arg.value
+            case cst.Subscript(
+                value=cst.Attribute(value=base, attr=cst.Name(value="shape")), slice=[element]
+            ):
+                index = element.slice
+            case _:
+                return False
+        inner = re.fullmatch(r"[1-9]\d*|-1", self.tree.source(index)) is not None
+        return not inner and not self.is_self(base)
+
     def per_sample(self, node: cst.BaseExpression, local: set[str], model: str) -> None:
         """Let an expression over names of one process' batch pass, sample by sample."""
         match node:
-            case cst.Name() | cst.Integer() | cst.Float() | cst.SimpleString():
+            case cst.Name():
+                if node.value not in local:
+                    self._whole(node)
+            case cst.Integer() | cst.Float() | cst.SimpleString():
                 return
             case cst.Tuple() | cst.List():
                 for element in node.elements:
@@ -366,16 +406,70 @@ class Samples:
                     self.per_sample(arg.value, local, model)
             case cst.Call() if id(node) not in self.builder.sites:
                 path = self.builder.callee(node, self.tree.scope(node)) or ""
-                if self._asks_batch_size(node) or path.startswith("builtins."):
+                if self._may_ask_batch_size(node) or path.startswith("builtins."):
                     raise Obstacle(node, "it depends on how large the batch is")
                 self._operation(node)
                 if isinstance(node.func, cst.Attribute) and not self._is_module(node.func.value):
                     self.per_sample(node.func.value, local, model)
                 for arg in node.args:
-                    if self._holds(arg.value, local) and not self._asks_batch_size(arg.value):
+                    if not self._holds(arg.value, local):
+                        for below in descendants(arg.value):
+                            if isinstance(below, cst.Name):
+                                self._whole(below)
+                    elif not self._asks_batch_size(arg.value):
                         self.per_sample(arg.value, local, model)
             case _:
                 raise Obstacle(node, "what it makes of the batch is not known")
+
+    def _whole(self, node: cst.Name) -> None:
+        """A value beside the batch is a number or a device, not a tensor of its size."""
+        scope = self.tree.scope(node)
+        if not any(node is load for load, _ in self.tree.loads.get(node.value, [])):
+            return
+        owner = scope.owner(node.value)
+        for binding in owner.bindings[node.value] if owner is not None else []:
+            if not self._is_small(binding):
+                raise Obstacle(node, f"`{node.value}` may be as large as the whole batch")
+
+    def _is_small(self, binding: Binding) -> bool:
+        statement = binding.statement
+        if binding.kind in ("param", "import", "from"):
+            return True  # of the main function, which is given arguments of the program
+        if binding.kind == "assign" and binding.value is not None:
+            return self._is_number(binding.value)
+        if isinstance(statement, cst.AugAssign):
+            return self._is_number(statement.value)
+        if not isinstance(statement, cst.For) or not isinstance(statement.iter, cst.Call):
+            return False
+        path = self.builder.callee(statement.iter, self.tree.scope(statement.iter))
+        target = statement.target
+        if path == "builtins.range":
+            return target is binding.node
+        first = target.elements[0].value if isinstance(target, cst.Tuple) else None
+        return path == "builtins.enumerate" and first is binding.node
+
+    def _is_number(self, node: cst.BaseExpression) -> bool:
+        """Whether a value is made of numbers, strings, arguments and devices alone."""
+        calls = [n for n in descendants(node) if isinstance(n, cst.Call)]
+        for call in calls:
+            path = self.builder.callee(call, self.tree.scope(call)) or ""
+            plain = re.match(r"builtins\.\w+\Z|math\.\w+\Z|torch\.device\Z", path)
+            asked = isinstance(call.func, cst.Attribute) and call.func.attr.value == "item"
+            if id(call) not in self.builder.sites and not plain and not asked:
+                return False
+        names = [n for n in descendants(node) if isinstance(n, cst.Name)]
+        held = [n for n in names if any(n is x for x, _ in self.tree.loads.get(n.value, []))]
+        for name in held:
+            owner = self.tree.scope(name).owner(name.value)
+            bindings = owner.bindings[name.value] if owner is not None else []
+            if not calls and any(
+                b.kind not in ("param", "import", "from")
+                and b.value is not node
+                and (b.value is None or any(isinstance(n, cst.Call) for n in descendants(b.value)))
+                for b in bindings
+            ):
+                return False
+        return True
 
     def _is_module(self, node: cst.BaseExpression) -> bool:
         return self.builder.meaning(node, self.tree.scope(node)) is not None
@@ -418,7 +512,7 @@ class Samples:
                 given = [node]
         if not given or not isinstance(node, cst.Call):
             raise Obstacle(node, "it is not seen that the loss is a mean over the samples")
-        if "-100" in self.tree.text:
+        if "-100" in self.tree.text or "ignore_index" in self.tree.attributes:
             raise Obstacle(node, "the loss may leave samples out, which have the label -100")
         for arg in given[0].args:
             word = arg.keyword.value if arg.keyword is not None else ""
