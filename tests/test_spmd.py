@@ -204,6 +204,21 @@ REFUSED = [
      "whole objects"),
     (CURVES, "torch.save({name: value.cpu() for name, value in model.state_dict().items()}, ",
      "xm.save(model, ", "whole objects"),
+    (CURVES, "        error = evaluate(model, test_loader)\n",
+     "        error = 0.0\n        if time.time() > 5:\n"
+     "            error = evaluate(model, test_loader)\n",
+     "by their clocks"),
+    (CURVES, "        scheduler.step()\n",
+     "        spent = time.time()\n        late = spent + 1\n        scheduler.step(late)\n",
+     "by their clocks"),
+    (POINTS, "        return self.x[index],", "        self.n += 1\n        return self.x[index],",
+     "its own samples"),
+    (CURVES, "Net(args.width, depth=2)", "Net(args.batch_size, depth=2)", "size of the whole"),
+    (CURVES, "    loss_fn = nn", "    net = model\n    loss_fn = nn", "another name"),
+    (CURVES, "    main(parser.parse_args())", "    main(open('x'))", "under the main guard"),
+    (CURVES, '"--output")', '"--output", type=argparse.FileType("wb"))', "open files"),
+    (POINTS, "    optimizer = ", "    for w in model.parameters():\n"
+     "        xs.mark_sharding(w, mesh, ('data', None))\n    optimizer = ", "not a batch"),
     # The structure of the file.
     (CURVES, "    main(parser.parse_args())", "    print(main(parser.parse_args()))",
      "not a function"),
@@ -234,7 +249,40 @@ REFUSED = [
     (MIXER, "depth=2).to(device)", "depth=2)", "is not moved to the device"),
     (MIXER, "torch.no_grad()", "torch.inference_mode()", "inference mode"),
     (MIXER, "mesh=mesh, auto", "mesh=other_mesh(), auto", "comes from elsewhere"),
+    (MIXER, "    return model\n",
+     "    total = sum(p.sum() for p in model.parameters())\n    print(total.item())\n",
+     "a part of the parameters"),
+    (MIXER, "(model(tokens.to", "(model.forward(tokens.to", "parts of the model"),
+    (MIXER, "AdamW(", "Muon(", "may need whole parameters"),
+    (MIXER, "            x = block(x)\n",
+     "            x = block(x)\n        x = self.blocks[0].norm(x)\n", "parts of a block"),
+    (MIXER, "        self.head = nn",
+     "        self.scale = nn.Parameter(torch.tensor(1.0))\n        self.head = nn",
+     "without dimensions"),
 ]  # fmt: skip
+
+CALLED = (
+    "def told(i):\n    print(i)\n    return i\n\n\ndef noisy(x):\n    return x + torch.randn(8)\n"
+)
+
+
+@pytest.mark.parametrize("new", ["self.x[told(index)]", "noisy(self.x[index])"])
+def test_left_where_a_dataset_calls_it(new: str) -> None:
+    text = changed(POINTS, ("class Points", f"{CALLED}\n\nclass Points"), ("self.x[index]", new))
+    told = [f.message for f in migrate(text).findings if f.rule == "XLA801"]
+    assert "a loader, or who else calls it, would do so for each sample" in told[0]
+
+
+def test_left_where_a_function_saves_the_whole_model() -> None:
+    text = changed(
+        CURVES,
+        ("def evaluate",
+         "def save(net, path):\n    torch.save({'net': net}, path)\n\n\ndef evaluate"),
+        ("torch.save({name: value.cpu() for name, value in model.state_dict().items()}, ",
+         "save(model, "),
+    )  # fmt: skip
+    told = [f.message for f in migrate(text).findings if f.rule == "XLA801"]
+    assert "whole objects" in told[0]
 
 
 @pytest.mark.parametrize(("source", "old", "new", "why"), REFUSED, ids=lambda v: str(v)[:24])

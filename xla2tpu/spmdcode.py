@@ -275,8 +275,16 @@ class Code(Samples):
                 if path not in ("torch.utils.data.Dataset", "builtins.object"):
                     raise Obstacle(node, "the class derives from one that is not known")
             for line in node.body.body:
-                if isinstance(line, cst.FunctionDef) and line.name.value == "__call__":
+                if not isinstance(line, cst.FunctionDef):
+                    continue
+                if line.name.value == "__call__":
                     raise Obstacle(line, "who calls its objects cannot be told")
+                for below in descendants(line.body):
+                    kept = isinstance(below, (cst.AssignTarget, cst.AugAssign)) and isinstance(
+                        below.target, cst.Attribute
+                    )
+                    if kept and line.name.value != "__init__":
+                        raise Obstacle(below, "each process keeps what it made of its own samples")
         if isinstance(node, cst.FunctionDef):
             self._defaults(node)
         self.alike(node.body if isinstance(node, (cst.FunctionDef, cst.ClassDef)) else node)
