@@ -214,6 +214,8 @@ REFUSED = [
     (POINTS, "        return self.x[index],", "        self.n += 1\n        return self.x[index],",
      "its own samples"),
     (CURVES, "Net(args.width, depth=2)", "Net(args.batch_size, depth=2)", "size of the whole"),
+    (CURVES, "        self.norm = nn",
+     "        self.blocks[1].weight = self.blocks[0].weight\n        self.norm = nn", "tied"),
     (CURVES, "    loss_fn = nn", "    net = model\n    loss_fn = nn", "another name"),
     (CURVES, "    main(parser.parse_args())", "    main(open('x'))", "under the main guard"),
     (CURVES, '"--output")', '"--output", type=argparse.FileType("wb"))', "open files"),

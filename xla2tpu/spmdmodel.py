@@ -257,6 +257,16 @@ class Models(Meshes):
             parent = self.tree.parent(load)
             if isinstance(parent, (cst.Assign, cst.Element)):
                 raise Obstacle(load, "the model has another name, which is not followed")
+        for node in descendants(self.tree.module):
+            if isinstance(node, cst.Assign):
+                for target in node.targets:
+                    held = target.target
+                    if isinstance(held, cst.Attribute) and not isinstance(held.value, cst.Name):
+                        raise Obstacle(
+                            node,
+                            "weights may be tied, which neither the move to a device "
+                            "nor fully_shard keeps",
+                        )
         for load, _ in self.tree.loads_of(self.model, self.scope):
             parent = self.tree.parent(load)
             if isinstance(parent, cst.Subscript) and id(parent) in self.tree.stored:
@@ -295,12 +305,6 @@ class Models(Meshes):
                 f"FSDPv2 changed the names of parameters and modules: look at `{word}` by hand",
             )
         self._stays_sharded()
-        for node in descendants(self.tree.module):
-            if isinstance(node, cst.Assign):
-                for target in node.targets:
-                    held = target.target
-                    if isinstance(held, cst.Attribute) and not isinstance(held.value, cst.Name):
-                        raise Obstacle(node, "weights may be tied, which fully_shard cannot share")
         made = [b.value for b in self.scope.bindings.get(self.model, []) if b.value is not None]
         for value in [*made, self.wrapped]:
             root = value
