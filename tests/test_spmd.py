@@ -117,6 +117,8 @@ REFUSED = [
     (CURVES, "self, width, depth):", "self, width, depth, norm=nn.BatchNorm1d):", "who calls it"),
     (CURVES, "self.norm = nn.LayerNorm(", "kind = getattr(nn, 'BatchNorm1d')\n"
      "        self.norm = kind(", "which layer or function"),
+    (CURVES, "loss_fn(model(x), y)", "loss_fn(model(x).squeeze(-1).softmax(-1), y)",
+     "may be that of the batch"),
     (CURVES, "x + torch.tanh(block(x))", "x / x.size(dim=0)", "how large the batch is"),
     (CURVES, "x + torch.tanh(block(x))", "x / x.size(-2)", "how large the batch is"),
     (CURVES, "x + torch.tanh(block(x))", "x / len(block(x))", "how large the batch is"),

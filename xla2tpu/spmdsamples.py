@@ -296,6 +296,9 @@ class Samples:
                 return
         elif name in _OF_DIMENSION:
             arg = argument(call, shift, "start_dim" if name == "flatten" else "dim")
+            last = arg is not None and "-1" in self.tree.source(arg.value)
+            if last and name not in ("squeeze", "unsqueeze") and self._may_be_flat(call, shift):
+                raise Obstacle(call, f"the last dimension of `{name}` may be that of the batch")
             if arg is not None and self._is_inner(arg.value):
                 return
         elif name in ("cat", "stack") and shift:
@@ -317,6 +320,19 @@ class Samples:
         elif name in _SHAPED and not shift and self._keeps_batch(call):
             return
         raise Obstacle(call, f"`{name}` may depend on the whole batch")
+
+    def _may_be_flat(self, call: cst.Call, shift: int) -> bool:
+        """Whether a dimension was taken from a tensor, so that the batch's may be its last one."""
+        made = call.func.value if isinstance(call.func, cst.Attribute) and not shift else None
+        if shift and call.args:
+            made = call.args[0].value
+        if made is None:
+            return False
+        values = [made]
+        if isinstance(made, cst.Name):
+            bindings = self.tree.scope(made).bindings.get(made.value, [])
+            values += [b.value for b in bindings if b.value is not None]
+        return any(".squeeze(" in self.tree.source(v) for v in values)
 
     def _is_inner(self, node: cst.BaseExpression) -> bool:
         """Whether a dimension, or each of several, is a literal that is not the batch's."""
