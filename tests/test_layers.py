@@ -21,8 +21,9 @@ LAYERS = {
     "syntax suites",
     "rewriting": "template signatures sites naming imports changes processes flow devices "
     "batches loaders environment compilebackends literals importsites workers processgroups "
-    "spmdcode spmdmesh spmdmodel spmdprogram spmdrewrite spmd match missingops frameworks edits "
-    "vanished layout deletions helpertexts placing plan constants fsdparguments shardings",
+    "spmdsamples spmdcode spmdmesh spmdmodel spmdprogram spmdrewrite spmd match missingops "
+    "frameworks edits vanished layout deletions helpertexts placing plan constants fsdparguments "
+    "shardings",
     "transforms": "transforms",
     "engine": "analysis afterswap plansteps shardingsteps plainsteps parallelplan markers findings "
     "engine helpersmodule",

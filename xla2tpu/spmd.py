@@ -17,9 +17,9 @@ from xla2tpu.lines import Lines
 from xla2tpu.model import Applicability
 from xla2tpu.rules import Rule
 from xla2tpu.sites import Change, Site
-from xla2tpu.spmdcode import Obstacle
 from xla2tpu.spmdprogram import Program
 from xla2tpu.spmdrewrite import Rewrite
+from xla2tpu.spmdsamples import Obstacle
 
 USE, MESH, MARK, SPEC, FSDP, POLICY = (
     "XLA801", "XLA803", "XLA804", "XLA806", "XLA816", "XLA813",
