@@ -85,6 +85,11 @@ class Tree(Facts):
         if "".join(state.tokens) != self._parsable:
             raise PositionError("the parser does not give back the source unchanged")
         self._full, self._inner = state.full, state.inner
+        if not self.module.has_trailing_newline:
+            # The last statements come with a newline of their own, which the file lacks.
+            end = len(self._parsable)
+            for table in (self._full, self._inner):
+                table.update([(k, (a, end)) for k, (a, b) in table.items() if b > end])
         self._everywhere = True
 
     def _locate(self, node: cst.CSTNode) -> None:
