@@ -62,7 +62,7 @@ CALLS = {
     "in a class": "    class Run:\n        x = {}(net.layers, deep)\n",
     "a tuple of a list": "    x = tuple(deep)\n    x = {}(net.layers, x)\n",
     "perhaps a tuple": "    x = (x, deep) if deep else x\n    x = {}(net.layers, x)\n",
-    "a name said to be a tuple": "    h: tuple[int, ...] = net.both(x)\n    h = {}(net.layers, h)\n",
+    "a name said to be a tuple": "    h: tuple[int] = net.both(x)\n    h = {}(net.layers, h)\n",
     "an attribute": "    net.h = {}(net.layers, x)\n",
     "two names": "    a = b = {}(net.layers, x)\n",
     "not alone on its line": "    x = {}(net.layers, x); print(x)\n",
