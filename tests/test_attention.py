@@ -105,9 +105,14 @@ def test_attention(form: str, keys: int) -> None:
 
 
 LEFT = {
+    "calls in another order": ("flash_attention(k=k(), q=q(), v=v)", "argument-side-effects"),
+    "comments before segments": (
+        "flash_attention(v=v, q=q,  # queries\n        k=k, q_segment_ids=q, kv_segment_ids=k)",
+        "comments",
+    ),
     "comments between arguments in another order": (
         "flash_attention(v=v, q=q,  # queries\n        k=k)",
-        "unsupported-form",
+        "comments",
     ),
     "a scale that is computed twice": (
         "flash_attention(q, k, v, ab=bias, sm_scale=scale())",

@@ -6,7 +6,7 @@ Transforms get the same `Builder`; what they return is a `Change`, or a reason.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import libcst as cst
 
@@ -32,6 +32,9 @@ _NEWLINE = re.compile(r"[\r\n]")
 _BROKEN = re.compile(r"[\w.]+\(([ \t]*(?:#[^\r\n]*)?(?:\r\n|\r|\n)[ \t]*)")
 _ABOVE = re.compile(r",[^\r\n]*[\r\n]\s*((?:#[^\r\n]*(?:\r\n|\r|\n)[ \t]*)+)(?:\w+\s*=\s*)?\Z")
 _OF_LAST = re.compile(r"[ \t]*#[^\r\n]*")
+_COMMENT_OR_STRING = re.compile(
+    r"""#[^\r\n]*|(\"{3}|'{3})(?:\\.|.)*?\1|(["'])(?:\\.|[^\\\r\n])*?\2""", re.DOTALL
+)
 _EQUAL = re.compile(r"((?:(?! (?:==|and|or|if|not) ).)*) == ([\w\"']+)")
 
 _QUERIES = frozenset(
@@ -98,14 +101,19 @@ class Builder:
         pieces = self._render(site, compiled, imports, change, quote or '"', extra)
         if isinstance(pieces, str):
             return "unsupported-form"
-        if compiled.precedence < syntax.demanded(self.tree, expression) and not expression.lpar:
+        precedence = _precedence(pieces, compiled)
+        if precedence < syntax.demanded(self.tree, expression) and not expression.lpar:
             pieces = ["(", *pieces, ")"]
         start, end = self.tree.span(expression)
         if expression.lpar:
             # Keep the parentheses that stand around the expression already.
             start = self.tree.full_span(expression.lpar[-1])[1]
             end = self.tree.full_span(expression.rpar[0])[0]
-        change.cuts.extend(self.cuts(pieces, start, end, compiled.text))
+        cuts = self.cuts(pieces, start, end, compiled.text)
+        reason = self._lost(pieces, cuts, expression, site.scope)
+        if reason is not None:
+            return reason
+        change.cuts.extend(cuts)
         change.kept.extend(p.node for p in pieces if isinstance(p, Slice))
         return change
 
@@ -147,7 +155,11 @@ class Builder:
             lines.insert(0, self.newline + INDENT + self.unit)
             if len(lines) > 1 and isinstance(lines[1], str):
                 lines[0:2] = [f"{lines[0]}{lines[1]}"]
-        change.cuts.extend(self.cuts(lines, start, end, compiled.text))
+        cuts = self.cuts(lines, start, end, compiled.text)
+        reason = self._lost(lines, cuts, expression, site.scope)
+        if reason is not None:
+            return reason
+        change.cuts.extend(cuts)
         change.kept.extend(p.node for p in pieces if isinstance(p, Slice))
         if "\n" in template.strip("\n") or lead:
             change.deeper.append(statement)
@@ -384,6 +396,36 @@ class Builder:
                 cuts.append(_trimmed(a, b, old, fitted))
         return cuts
 
+    def _lost(
+        self, pieces: Iterable[Piece], cuts: Sequence[Cut], expression: cst.CSTNode, scope: Scope
+    ) -> str | None:
+        """Why arguments cannot stand as the pieces have them: their calls, or their comments."""
+        kept = [p.node for p in pieces if isinstance(p, Slice)]
+        spans = [self.tree.span(node) for node in kept]
+        for index, node in enumerate(kept):
+            for other, span in zip(kept[index + 1 :], spans[index + 1 :], strict=True):
+                earlier = span[1] <= spans[index][0]
+                if earlier and not any(self.droppable(n, scope) for n in (node, other)):
+                    return "argument-side-effects"
+        written = "".join(p for cut in cuts for p in cut.pieces if isinstance(p, str))
+        for cut in cuts:
+            for at, comment in _comments(self.tree.text, cut.start, cut.end):
+                inside = any(a <= at < b for a, b in spans)
+                if not inside and comment not in written and self._is_kept(at, expression, spans):
+                    return "comments"
+        return None
+
+    def _is_kept(self, at: int, expression: cst.CSTNode, kept: Sequence[tuple[int, int]]) -> bool:
+        """Whether a comment belongs to one of the arguments that stay.
+
+        It belongs to the last one that ends on its line, else to the next one.
+        """
+        args = expression.args if isinstance(expression, cst.Call) else ()
+        spans = [self.tree.span(arg.value) for arg in args]
+        line = self.tree.text.rfind("\n", 0, at) + 1
+        owners = [s for s in spans if line < s[1] <= at] or [s for s in spans if s[1] > at][:1]
+        return bool(kept) and (not owners or owners[-1] in kept)
+
     def _fitted(self, old: str, new: str, first: bool, last: bool, at: int) -> str:
         """The new text between two kept parts, in the layout of the old."""
         if first:
@@ -466,6 +508,21 @@ def _whole(pieces: Iterable[Piece]) -> Iterable[Piece]:
     for piece in pieces:
         before, after = _around(piece)
         yield from (p for p in (before, piece, after) if p != "")
+
+
+def _precedence(pieces: Sequence[Piece], template: Template) -> int:
+    """How tightly a rendered template binds; where it is an argument alone, as that does."""
+    match pieces:
+        case [Slice(node=cst.BaseExpression() as node, parenthesised=False)]:
+            return syntax.precedence(node)
+    return template.precedence
+
+
+def _comments(text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
+    """Where the comments of an expression or a statement stand, and what they say."""
+    for match in _COMMENT_OR_STRING.finditer(text, start, end):
+        if match[0].startswith("#"):
+            yield match.start(), match[0].rstrip()
 
 
 def _trimmed(start: int, end: int, old: str, new: str) -> Cut:

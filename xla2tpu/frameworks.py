@@ -316,20 +316,25 @@ class Frameworks:
         index = next(i for i, other in enumerate(args) if other is arg)
         start, end = self.tree.span(arg)[0], self.tree.span(arg.value)[1]
         line = text.rfind("\n", 0, start) + 1
-        rest = _REST_OF_LINE.match(text, end)
+        rest, last = _REST_OF_LINE.match(text, end), index == len(args) - 1
         if len(args) == 1:
             start = text.index("(", self.tree.span(call.func)[1]) + 1
             end = text.index(")", end)
-        elif rest is not None and text[line:start].isspace():
+        elif rest is not None and text[line:start].isspace() and (last or rest[0][0] == ","):
             start, end = line, rest.end()
-        elif index > 0:
+        elif last or not self._may_go(args[:index]):
             start = self.tree.span(args[index - 1].value)[1]
         else:
-            end = self.tree.span(args[1])[0]
+            end = self.tree.span(args[index + 1])[0]
         behind = text[end : text.find("\n", end)]
         if "#" in text[start:end] or ("\n" in text[start:end] and "#" in behind):
             return None
         return Change(cuts=[Cut(start, end, ())])
+
+    def _may_go(self, args: Sequence[cst.Arg]) -> bool:
+        """Whether each argument may be taken out too, with the comma behind it."""
+        names = {u.argument for e in self.index.values() for x in e for u in x.uses if u.drop}
+        return all(arg.keyword is not None and arg.keyword.value in names for arg in args)
 
 
 def _sides(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

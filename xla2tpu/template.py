@@ -301,7 +301,7 @@ def _needs(
         return False
     if isinstance(value, cst.Lambda) and asked <= syntax.LAMBDA:
         return False
-    if syntax.precedence(value) < asked:
+    if syntax.precedence(value) < asked or (isinstance(value, cst.NamedExpr) and not bracketed):
         return True
     # Outside brackets, an expression over several lines needs its own.
     return not bracketed and _breaks_outside_brackets(source(value))

@@ -48,6 +48,10 @@ def test_escapes(form: str) -> None:
         ("torch_xla.compile()(step)", "step"),
         ("torch_xla.compile(full_graph=True)(step)(stack)", "step(stack)"),
         ("torch_xla.compile()(lambda: deep)()", "(lambda: deep)()"),
+        ("torch_xla.compile()(step or stack)", "step or stack"),
+        ("torch_xla.compile(lambda x: x)(stack)", "(lambda x: x)(stack)"),
+        ("torch_xla.compile(step if deep else stack)(1)", "(step if deep else stack)(1)"),
+        ("torch_xla.compile(step or stack).__name__", "(step or stack).__name__"),
         ("torch_xla.compile(step, max_different_graphs=1)(stack)", "step(stack)"),
     ],
 )
@@ -60,3 +64,15 @@ def test_called_with_more() -> None:
     body = "    return torch_xla.compile()(*step)\n"
     result = check_noop(IMPORT + FUNCTION + body, todo=False)
     assert [(f.rule, f.reason) for f in result.findings] == [("XLA107", "unsupported-form")]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "torch_xla.compile(\n        step,  # the whole step\n        full_graph=True,\n    )",
+        "torch_xla.compile(\n        # the whole step\n        f=step,\n    )",
+    ],
+)
+def test_comments_of_what_stays(call: str) -> None:
+    result = check_noop(IMPORT + FUNCTION + f"    return {call}\n", todo=False)
+    assert [(f.rule, f.reason) for f in result.findings] == [("XLA107", "comments")]

@@ -32,6 +32,10 @@ LOOPS = {
         "    if deep: x = scan_layers(net.layers, x)\n",
         "    if deep:\n        for layer in net.layers:\n            x = layer(x)\n",
     ),
+    "a name within": (
+        "    h = scan_layers(net.layers, y := x)\n",
+        "    h = (y := x)\n    for layer in net.layers:\n        h = layer(h)\n",
+    ),
     "returned": (
         "    return scan_layers(net.layers, x)\n",
         "    for layer in net.layers:\n        x = layer(x)\n    return x\n",
@@ -52,6 +56,13 @@ CALLS = {
     "a handler sees the name": (
         "    try:\n        return {}(net.layers, x)\n    finally:\n        print(x)\n"
     ),
+    "a handler sees the name that is assigned": (
+        "    try:\n        x = {}(net.layers, x)\n    except RuntimeError:\n        print(x)\n"
+    ),
+    "in a class": "    class Run:\n        x = {}(net.layers, deep)\n",
+    "a tuple of a list": "    x = tuple(deep)\n    x = {}(net.layers, x)\n",
+    "perhaps a tuple": "    x = (x, deep) if deep else x\n    x = {}(net.layers, x)\n",
+    "a name said to be a tuple": "    h: tuple[int] = net.both(x)\n    h = {}(net.layers, h)\n",
     "an attribute": "    net.h = {}(net.layers, x)\n",
     "two names": "    a = b = {}(net.layers, x)\n",
     "not alone on its line": "    x = {}(net.layers, x); print(x)\n",

@@ -36,12 +36,7 @@ def attention_call(site: Site, builder: Builder) -> Change | str:
     if scale is None:
         parts.append("scale=1.0")
     template = f"F.scaled_dot_product_attention({{q}}, {{k}}, {{v}}, {', '.join(parts)})"
-    change = builder.replace(site, template, ["import torch.nn.functional as F"])
-    if isinstance(change, Change) and "#" in builder.tree.source(site.expression):
-        whole = builder.tree.span(site.expression)
-        if [(cut.start, cut.end) for cut in change.cuts] == [whole]:
-            return "unsupported-form"  # comments between the arguments would go
-    return change
+    return builder.replace(site, template, ["import torch.nn.functional as F"])
 
 
 def _may_be_none(node: cst.BaseExpression, site: Site, builder: Builder) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import libcst as cst
 
-from xla2tpu import syntax
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
 from xla2tpu.sites import Change, Site
@@ -21,8 +20,7 @@ def compile_context(site: Site, builder: Builder) -> Change | str:
     if isinstance(outer, cst.Call) and outer.func is site.expression:
         if len(outer.args) != 1 or outer.args[0].star or outer.args[0].keyword:
             return "unsupported-form"
-        function = outer.args[0].value
-        piece = Slice(function, not function.lpar and syntax.precedence(function) < syntax.PRIMARY)
+        piece = Slice(outer.args[0].value)
         site.applicability = Applicability.SAFE
         site.fix_title = "Use the function as it is"
         return builder.replace(site, "{function}", node=outer, extra={"function": piece})

@@ -35,14 +35,16 @@ def _around(site: Site, builder: Builder) -> tuple[str | None, str, str]:
     statement = builder.tree.statement(site.expression)
     if not syntax.small_statement_alone(builder.tree, statement) or not syntax.is_pure(layers):
         return nothing
-    if _is_tuple(data, site, builder):
-        return nothing
+    if site.scope.kind == "class" or _is_tuple(data, site, builder):
+        return nothing  # the variable of the loop would be an attribute of the class
     match statement:
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value=name))], value=value):
             # The layers are looked up once, after the name has its new value.
             if value is not site.expression or _mentions(layers, name):
                 return nothing
             same = isinstance(data, cst.Name) and data.value == name
+            if _is_tried(site, builder):
+                return nothing  # a handler would see what the layers before the error made
             return name, "" if same else "{target} = {input_data}\n", ""
         case cst.Return(value=value) if value is site.expression and isinstance(data, cst.Name):
             name = data.value
@@ -54,13 +56,34 @@ def _around(site: Site, builder: Builder) -> tuple[str | None, str, str]:
 
 def _is_tuple(data: cst.BaseExpression, site: Site, builder: Builder) -> bool:
     """Whether the input is seen to be a tuple, which each layer got as its arguments."""
-    if isinstance(data, cst.Tuple):
-        return True
-    bindings = builder.names.expression(data, site.scope).bindings
+    values = [data]
     if isinstance(data, cst.Name):
         owner = site.scope.owner(data.value)
-        bindings = tuple(owner.bindings[data.value]) if owner is not None else ()
-    return any(isinstance(b.value, cst.Tuple) for b in bindings)
+        bindings = owner.bindings[data.value] if owner is not None else []
+        values += [b.value for b in bindings if isinstance(b.value, cst.BaseExpression)]
+        if any(_is_annotated(b.node, builder) for b in bindings):
+            return True
+    return any(_makes_tuple(value, site, builder) for value in values)
+
+
+def _makes_tuple(value: cst.BaseExpression, site: Site, builder: Builder) -> bool:
+    match value:
+        case cst.Tuple():
+            return True
+        case cst.Call():
+            return builder.callee(value, site.scope) == "builtins.tuple"
+        case cst.IfExp():
+            return any(_makes_tuple(v, site, builder) for v in (value.body, value.orelse))
+        case cst.BinaryOperation() | cst.BooleanOperation():
+            return any(_makes_tuple(v, site, builder) for v in (value.left, value.right))
+    return False
+
+
+def _is_annotated(node: cst.CSTNode | None, builder: Builder) -> bool:
+    """Whether a parameter or a variable has an annotation that names a tuple."""
+    parent = builder.tree.parent(node) if node is not None else None
+    annotation = parent.annotation if isinstance(parent, (cst.Param, cst.AnnAssign)) else None
+    return annotation is not None and "tuple" in builder.tree.source(annotation).lower()
 
 
 def _is_own(name: str, site: Site, builder: Builder) -> bool:
@@ -68,18 +91,19 @@ def _is_own(name: str, site: Site, builder: Builder) -> bool:
     owner = site.scope.owner(name)
     if owner is None or owner is not site.scope or owner.kind != "function":
         return False
-    if any(isinstance(above, (cst.Try, cst.TryStar)) for above in _within_function(site, builder)):
+    if _is_tried(site, builder):
         return False
     return all(scope is owner for _, scope in builder.tree.loads_of(name, owner))
 
 
-def _within_function(site: Site, builder: Builder) -> list[cst.CSTNode]:
-    found: list[cst.CSTNode] = []
+def _is_tried(site: Site, builder: Builder) -> bool:
+    """Whether the call stands in a `try` of its function."""
     for above in builder.tree.ancestors(site.expression):
         if isinstance(above, (cst.FunctionDef, cst.Lambda)):
             break
-        found.append(above)
-    return found
+        if isinstance(above, (cst.Try, cst.TryStar)):
+            return True
+    return False
 
 
 def _mentions(node: cst.CSTNode, name: str) -> bool:
