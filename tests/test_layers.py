@@ -17,8 +17,8 @@ PACKAGE = ROOT / "xla2tpu"
 LAYERS = {
     "data": "model kinds inhouse reasons prefilter comments source lines patterns git placements",
     "rules": "rules rulecheck ruleschema kerneltable",
-    "reading": "nodes scopes positions reparse walk tree parsing exports project names "
-    "syntax suites",
+    "reading": "nodes scopes positions reparse walk tree parsing exports roots words "
+    "hardware projectfiles project names syntax suites",
     "rewriting": "template signatures sites naming imports changes processes flow devices "
     "batches loaders environment compilebackends literals importsites workers processgroups "
     "spmdcode spmdmesh spmdmodel spmdprogram spmdrewrite spmd match missingops frameworks edits "
