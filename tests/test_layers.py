@@ -16,7 +16,7 @@ PACKAGE = ROOT / "xla2tpu"
 # Lowest first. A module may import from its own layer, without cycles, and from those before.
 LAYERS = {
     "data": "model kinds inhouse reasons prefilter comments source lines patterns git placements",
-    "rules": "rules rulecheck ruleschema kerneltable",
+    "rules": "rulemodel rulereader rules rulecheck ruleschema kerneltable",
     "reading": "nodes scopes positions reparse walk tree parsing exports roots words "
     "hardware projectfiles project names syntax suites",
     "rewriting": "template signatures sites naming imports changes processes flow devices "

@@ -26,7 +26,8 @@ from xla2tpu.naming import Naming
 from xla2tpu.plan import Plan
 from xla2tpu.prefilter import migrated
 from xla2tpu.project import Project
-from xla2tpu.rules import RuleSet, forget, load_rules
+from xla2tpu.rulemodel import RuleSet
+from xla2tpu.rules import forget, load_rules
 from xla2tpu.shardings import Shardings, explain
 from xla2tpu.sites import References, Site, modules_of
 from xla2tpu.source import Source

@@ -20,7 +20,7 @@ from xla2tpu.project import Project, forget, project_of
 from xla2tpu.roots import find_root
 
 if TYPE_CHECKING:
-    from xla2tpu.rules import RuleSet
+    from xla2tpu.rulemodel import RuleSet
 
 Job = tuple[str, Settings]
 Progress = Callable[..., None]
