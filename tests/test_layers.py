@@ -20,9 +20,10 @@ LAYERS = {
     "reading": "nodes scopes positions reparse walk tree parsing exports roots words "
     "hardware projectfiles project names syntax suites",
     "rewriting": "template signatures sites naming imports changes processes flow devices "
-    "batches loaders environment compilebackends literals importsites workers processgroups "
-    "spmdcode spmdmesh spmdmodel spmdprogram spmdrewrite spmd match missingops frameworks edits "
-    "vanished layout deletions helpertexts placing plan constants fsdparguments shardings",
+    "batches loaderuses loaderchanges loaders environment compilebackends literals importsites "
+    "workers processgroups spmdcode spmdmesh spmdmodel spmdprogram spmdrewrite spmd match "
+    "missingops frameworks edits vanished layout deletions helpertexts placing plan constants "
+    "fsdparguments shardings",
     "transforms": "transforms",
     "engine": "analysis afterswap plansteps shardingsteps plainsteps parallelplan markers findings "
     "engine helpersmodule",
