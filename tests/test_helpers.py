@@ -514,12 +514,20 @@ def test_repeat_to_length(length: int) -> None:
     assert made.tolist() == every[:length]
 
 
-def test_segment_mask() -> None:
-    segment_mask = make("segment_mask")
+def test_segment_attention() -> None:
+    attend = make("segment_attention")
     queries, keys = torch.tensor([[1, 1, 2]]), torch.tensor([[1, 2, 2, 3]])
-    mask = segment_mask(queries, keys)
-    assert mask.shape == (1, 1, 3, 4)
-    assert mask[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 1, 0]]
-    causal = segment_mask(keys, keys, True)[0, 0].int().tolist()
-    assert causal == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
-    assert segment_mask(queries[None], keys[None]).shape == (1, 1, 1, 3, 4)
+    values = torch.eye(4).expand(1, 1, 4, 4)
+    q, k = torch.zeros(1, 1, 3, 8), torch.zeros(1, 1, 4, 8)
+    shares = attend(q, k, values, queries, keys)[0, 0]
+    assert shares.tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [0, 0.5, 0.5, 0]]
+    causal = attend(k, k, values, keys, keys, causal=True)[0, 0]
+    assert causal.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 1]]
+    every = attend(k, k, values, None, None)[0, 0]
+    assert every.tolist() == [[0.25] * 4] * 4
+    first, second, *_ = attend(k, k, values, None, None, causal=True)[0, 0].tolist()
+    assert (first, second) == ([1, 0, 0, 0], [0.5, 0.5, 0, 0])
+    q, k = torch.randn(2, 1, 1, 3, 8).unbind()
+    scaled = attend(q, k, k, None, None, scale=0.3)
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, k, scale=0.3)
+    assert torch.equal(scaled, wanted)

@@ -21,9 +21,9 @@ LAYERS = {
     "hardware projectfiles project names syntax suites",
     "rewriting": "template signatures sites naming imports changes processes flow devices "
     "batches loaderuses loaderchanges loaders environment compilebackends literals importsites "
-    "workers processgroups spmdcode spmdmesh spmdmodel spmdprogram spmdrewrite spmd match "
-    "missingops frameworks edits vanished layout deletions helpertexts placing plan constants "
-    "fsdparguments shardings",
+    "workers processgroups spmdsamples spmdcode spmdmesh spmdmodel spmdprogram spmdrewrite "
+    "spmd match missingops frameworks edits vanished layout deletions helpertexts placing plan "
+    "constants fsdparguments shardings",
     "transforms": "transforms",
     "engine": "analysis afterswap plansteps shardingsteps plainsteps parallelplan markers findings "
     "engine helpersmodule",

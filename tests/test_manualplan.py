@@ -194,6 +194,12 @@ def test_lines_that_start_a_program(tmp_path: Path) -> None:
     assert {s["stage"] for s in found[4:]} == {"mesh"}
 
 
+def test_the_shell_takes_the_path_of_a_program_as_one_word(tmp_path: Path) -> None:
+    program = MESH + '\nif __name__ == "__main__":\n    pass\n'
+    entry = steps(tmp_path, {"my code/train.py": program})[0]
+    assert entry["target"].endswith("\ntorchrun --nproc_per_node=N 'my code/train.py'")
+
+
 def test_notebooks(tmp_path: Path) -> None:
     cells = ["%matplotlib inline\n" + MESH, "import torch_xla.runtime as xr\n\nxr.use_spmd()\n"]
     notebook = {

@@ -167,6 +167,14 @@ def test_places_are_those_of_the_whole() -> None:
             text = changed
 
 
+def test_no_place_is_behind_the_end() -> None:
+    """The newline that a file lacks belongs to none of its statements, however it was read."""
+    here, everywhere = parse("a\nif b: c"), parse("a\nif b: c")
+    everywhere.locate()
+    for one, other in zip(_nodes(here.module), _nodes(everywhere.module), strict=True):
+        assert here.full_span(one) == everywhere.full_span(other)
+
+
 def _nodes(module: cst.Module) -> list[cst.CSTNode]:
     return [n for n in descendants(module) if n is not module]
 

@@ -114,6 +114,22 @@ REFUSED = [
      "take the batch apart"),
     (CURVES, "Net(args.width, depth=2)", "make_net(args.width)", "is not in sight"),
     (POINTS, "nn.ReLU()", "nn.BatchNorm1d(32)", "`BatchNorm1d` may depend"),
+    (CURVES, "self, width, depth):", "self, width, depth, norm=nn.BatchNorm1d):", "who calls it"),
+    (CURVES, "self.norm = nn.LayerNorm(", "kind = getattr(nn, 'BatchNorm1d')\n"
+     "        self.norm = kind(", "which layer or function"),
+    (CURVES, "loss_fn(model(x), y)", "loss_fn(model(x).squeeze(-1).softmax(-1), y)",
+     "may be that of the batch"),
+    (CURVES, "x + torch.tanh(block(x))", "x / x.size(dim=0)", "how large the batch is"),
+    (CURVES, "x + torch.tanh(block(x))", "x / x.size(-2)", "how large the batch is"),
+    (CURVES, "x + torch.tanh(block(x))", "x / len(block(x))", "how large the batch is"),
+    (CURVES, "x + torch.tanh(block(x))", "x / block(x).shape[0]", "how large the batch is"),
+    (CURVES, "x + torch.tanh(block(x))", "(x[:, None].float() - x).sum(1)", "may pair the samples"),
+    (CURVES, "x + torch.tanh(block(x))", "(block(x[:, None]) - x).sum(1)", "may pair the samples"),
+    (CURVES, "            loss = loss_fn(model(x), y)",
+     "            zeros = torch.zeros(32, 1)\n            loss = loss_fn(model(x) - y, zeros)",
+     "as large as the whole batch"),
+    (POINTS, "self.x[:, :4].argmax(1)", "self.x[:, nn.CrossEntropyLoss().ignore_index :].argmax(1)",
+     "-100"),
     (POINTS, "model = model.to(device)", "model = torch.compile(model).to(device)", "not in sight"),
     (CURVES, "        self.norm = nn.LayerNorm(width)",
      "        self.norm = lambda x: x - x.mean(0)",
@@ -139,7 +155,22 @@ REFUSED = [
      "DataLoader(curves(50, seed=2), batch_size=25)\n"
      "    test_loader = pl.MpDeviceLoader(test_loader,",
      "None\n    test_loader = pl.MpDeviceLoader(loader,", "more is asked of the loader"),
+    (CURVES, "    loader = DataLoader(", "    other = loader = DataLoader(", "cannot be told"),
+    (POINTS, "for _ in range(3):", "for rate in (0.1, 0.2):", "count them by `range`"),
+    (POINTS, "xm.master_print('loss', ", "print(_, ", "no free name"),
     # What processes would do differently, or each for itself.
+    (CURVES, "    torch.manual_seed(args.seed)\n",
+     "    test = DataLoader(curves(9, 3), shuffle=True)\n",
+     "call torch.manual_seed() before"),
+    (CURVES, "            optimizer.zero_grad()\n",
+     "            optimizer.zero_grad()\n            x = x + torch.randn(3, generator=made)\n",
+     "`randn` may depend"),
+    (POINTS, "return self.x[index],", "return self.x[index] + torch.randn(8, generator=self.g),",
+     "would draw the same"),
+    (CURVES, "    torch.manual_seed(args.seed)\n",
+     "    print(os.environ['LOCAL_RANK'])\n", "another one in each"),
+    (POINTS, "torch.manual_seed(11)\n", "nn.init.normal_(torch.zeros(3))\ntorch.manual_seed(11)\n",
+     "call torch.manual_seed() before"),
     (POINTS, "torch.manual_seed(11)\n", "", "call torch.manual_seed() before"),
     (POINTS, "torch.manual_seed(11)", "torch.manual_seed(os.getpid())", "os.getpid"),
     (POINTS, "    data = Points(100)", "    os.makedirs('out')\n    data = Points(100)",
@@ -175,6 +206,23 @@ REFUSED = [
      "whole objects"),
     (CURVES, "torch.save({name: value.cpu() for name, value in model.state_dict().items()}, ",
      "xm.save(model, ", "whole objects"),
+    (CURVES, "        error = evaluate(model, test_loader)\n",
+     "        error = 0.0\n        if time.time() > 5:\n"
+     "            error = evaluate(model, test_loader)\n",
+     "by their clocks"),
+    (CURVES, "        scheduler.step()\n",
+     "        spent = time.time()\n        late = spent + 1\n        scheduler.step(late)\n",
+     "by their clocks"),
+    (POINTS, "        return self.x[index],", "        self.n += 1\n        return self.x[index],",
+     "its own samples"),
+    (CURVES, "Net(args.width, depth=2)", "Net(args.batch_size, depth=2)", "size of the whole"),
+    (CURVES, "        self.norm = nn",
+     "        self.blocks[1].weight = self.blocks[0].weight\n        self.norm = nn", "tied"),
+    (CURVES, "    loss_fn = nn", "    net = model\n    loss_fn = nn", "another name"),
+    (CURVES, "    main(parser.parse_args())", "    main(open('x'))", "under the main guard"),
+    (CURVES, '"--output")', '"--output", type=argparse.FileType("wb"))', "open files"),
+    (POINTS, "    optimizer = ", "    for w in model.parameters():\n"
+     "        xs.mark_sharding(w, mesh, ('data', None))\n    optimizer = ", "not a batch"),
     # The structure of the file.
     (CURVES, "    main(parser.parse_args())", "    print(main(parser.parse_args()))",
      "not a function"),
@@ -205,7 +253,40 @@ REFUSED = [
     (MIXER, "depth=2).to(device)", "depth=2)", "is not moved to the device"),
     (MIXER, "torch.no_grad()", "torch.inference_mode()", "inference mode"),
     (MIXER, "mesh=mesh, auto", "mesh=other_mesh(), auto", "comes from elsewhere"),
+    (MIXER, "    return model\n",
+     "    total = sum(p.sum() for p in model.parameters())\n    print(total.item())\n",
+     "a part of the parameters"),
+    (MIXER, "(model(tokens.to", "(model.forward(tokens.to", "parts of the model"),
+    (MIXER, "AdamW(", "Muon(", "may need whole parameters"),
+    (MIXER, "            x = block(x)\n",
+     "            x = block(x)\n        x = self.blocks[0].norm(x)\n", "parts of a block"),
+    (MIXER, "        self.head = nn",
+     "        self.scale = nn.Parameter(torch.tensor(1.0))\n        self.head = nn",
+     "without dimensions"),
 ]  # fmt: skip
+
+CALLED = (
+    "def told(i):\n    print(i)\n    return i\n\n\ndef noisy(x):\n    return x + torch.randn(8)\n"
+)
+
+
+@pytest.mark.parametrize("new", ["self.x[told(index)]", "noisy(self.x[index])"])
+def test_left_where_a_dataset_calls_it(new: str) -> None:
+    text = changed(POINTS, ("class Points", f"{CALLED}\n\nclass Points"), ("self.x[index]", new))
+    told = [f.message for f in migrate(text).findings if f.rule == "XLA801"]
+    assert "a loader, or who else calls it, would do so for each sample" in told[0]
+
+
+def test_left_where_a_function_saves_the_whole_model() -> None:
+    text = changed(
+        CURVES,
+        ("def evaluate",
+         "def save(net, path):\n    torch.save({'net': net}, path)\n\n\ndef evaluate"),
+        ("torch.save({name: value.cpu() for name, value in model.state_dict().items()}, ",
+         "save(model, "),
+    )  # fmt: skip
+    told = [f.message for f in migrate(text).findings if f.rule == "XLA801"]
+    assert "whole objects" in told[0]
 
 
 @pytest.mark.parametrize(("source", "old", "new", "why"), REFUSED, ids=lambda v: str(v)[:24])
@@ -338,3 +419,27 @@ def test_line_ends_and_tabs_are_kept() -> None:
     text = output(migrate(source))
     assert text.count("\n") == text.count("\r\n")
     assert "\r\n\t\tif rank == 0:\r\n\t\t\tprint(" in text
+
+
+def with_call(module: str, call: str) -> str:
+    return changed(
+        CURVES,
+        ("import torch_xla.runtime as xr\n", f"import torch_xla.runtime as xr\nimport {module}\n"),
+        ("    train_set = curves", f"    {call}\n    train_set = curves"),
+    )
+
+
+def test_calls_that_go_do_not_stand_against_a_unit() -> None:
+    result = migrate(with_call("torch_xla.debug.metrics as met", "met.clear_all()"))
+    assert result.status is Status.DONE
+    assert "met" not in output(result).split()
+
+
+def test_what_a_first_run_clears_is_taken_by_the_next() -> None:
+    first = migrate(with_call("torch_xla.utils.utils as xu", 'xu.eprint("start")'))
+    assert first.status is Status.NEEDS_WORK
+    (told,) = (f.message for f in first.findings if f.rule == "XLA801")
+    assert "`torch_xla.utils.utils.eprint` is not part of a known form" in told
+    second = migrate(output(first))
+    assert second.status is Status.DONE
+    assert migrate(output(second)).output is None

@@ -171,6 +171,48 @@ def test_other_words(
     check_printed(printed, capsys.readouterr().out.replace("1 devices", "2 devices"))
 
 
+# Other ways to train, which take part in what the processes do together.
+TRAINED = {
+    "early": changed(
+        CURVES,
+        ("StepLR(optimizer, step_size=2)", "ReduceLROnPlateau(optimizer, patience=0)"),
+        ("        scheduler.step()\n",
+         "        scheduler.step(loss)\n        if sum(losses) / len(losses) < 0.3:\n"
+         "            print('early', epoch)\n            break\n"),
+    ),
+    "several batches": changed(
+        CURVES,
+        ("            optimizer.zero_grad()\n",
+         "            optimizer.zero_grad() if step % 3 == 0 else None\n"),
+    ),
+    "pairs": changed(
+        CURVES,
+        ("return self.last(self.norm(x))", "return self.last(self.norm(x)), x.mean(1)"),
+        ("            loss = loss_fn(model(x), y)",
+         "            out, _ = model(x)\n            loss = loss_fn(out, y)"),
+        ("(model(x) - y)", "(model(x)[0] - y)"),
+    ),
+    "blocks twice": changed(
+        MIXER, ("            x = block(x)\n", "            x = block(block(x))\n")
+    ),
+    "sum of sizes": changed(
+        MIXER,
+        ("    data = sent",
+         "    size = sum(p.numel() for p in model.parameters())\n    print(size)\n    data = sent"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_other_ways_to_train(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = TRAINED[name]
+    printed = run(migrated(text, tmp_path, "spawn"), 2, False, [], tmp_path / "new.pt")
+    run_original(text, [], tmp_path / "old.pt", monkeypatch)
+    check_printed(printed, capsys.readouterr().out.replace("1 devices", "2 devices"))
+
+
 # Without shuffling, whose order is that of the sampler afterwards.
 IN_ORDER = {
     "curves": CURVES,

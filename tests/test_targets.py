@@ -93,6 +93,20 @@ def test_wrong_names_are_seen(name: str, problem: str) -> None:
     assert problem in resolved([name])[name]
 
 
+def test_modules_that_are_imported_plainly_come_with_torch() -> None:
+    """`import torch.utils.dlpack` binds torch, whose own import has to be enough in their place."""
+    pytest.importorskip("torch")
+    rules = load_rules()
+    texts = [text for rule in rules.rules.values() for case in rule.cases for text in case.imports]
+    texts += [text for helper in rules.helpers.values() for text in helper.imports]
+    modules = {text.split()[1] for text in texts if re.fullmatch(r"import torch\.[\w.]+", text)}
+    assert modules
+    code = f"import sys, torch; print(sorted({modules} - set(sys.modules)))"
+    env = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
 def test_names_are_found_through_imports_and_attributes() -> None:
     assert set(dotted_names("dist.get_rank() + len(x)", ["import torch.distributed as dist"])) == {
         "torch.distributed.get_rank",

@@ -102,7 +102,7 @@ def companion_steps(
 ) -> list[Step]:
     """The steps in a file that is no SPMD or FSDP program, but works with one.
 
-    None where it cannot be read as Python.
+    Empty where it cannot be read as Python.
     """
     try:
         source = decode(data)

@@ -88,14 +88,7 @@ class Frameworks:
 
     def _names(self) -> set[str]:
         """The names that an import binds to one of the packages, and aliases of these."""
-        found = {b.name for b in self.tree.bindings if self._entries(b.path)}
-        for binding in self.tree.bindings if found else ():
-            value = binding.value if binding.kind == "assign" else None
-            while isinstance(value, cst.Attribute):
-                value = value.value
-            if isinstance(value, cst.Name) and value.value in found:
-                found.add(binding.name)
-        return found
+        return self.tree.with_aliases({b.name for b in self.tree.bindings if self._entries(b.path)})
 
     def _entries(self, path: str | None) -> Sequence[_Entry]:
         return self.index.get(path.split(".")[0], ()) if path is not None else ()

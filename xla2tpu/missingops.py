@@ -77,18 +77,13 @@ class MissingOps:
 
     def _names(self) -> set[str]:
         """The names that an import binds to torch or a part of it, and aliases of these."""
-        found = {
-            b.name
-            for b in self.tree.bindings
-            if b.path is not None and (b.path == "torch" or b.path.startswith("torch."))
-        }
-        for binding in self.tree.bindings if found else ():
-            value = binding.value if binding.kind == "assign" else None
-            while isinstance(value, cst.Attribute):
-                value = value.value
-            if isinstance(value, cst.Name) and value.value in found:
-                found.add(binding.name)
-        return found
+        return self.tree.with_aliases(
+            {
+                b.name
+                for b in self.tree.bindings
+                if b.path is not None and (b.path == "torch" or b.path.startswith("torch."))
+            }
+        )
 
     def _of_load(self, load: cst.Name, scope: Scope) -> Iterator[Site]:
         path = self.builder.meaning(load, scope)

@@ -81,7 +81,13 @@ class Naming:
             return existing, None
         if self._is_free(needed, scope):
             return needed.name, needed.statement
-        if needed.statement.startswith("import ") and needed.name != needed.path:
+        if needed.dotted:
+            # The name is that of the package above, which brings its modules along: of torch,
+            # rules import plainly only those that `import torch` loads as well.
+            if self.names.name(needed.name, scope).path == needed.name:
+                return needed.name, None
+            needed = Import.parse(f"import {needed.name}")
+        elif needed.statement.startswith("import ") and needed.name != needed.path:
             # The short name is the user's own: spell the module out.
             whole = Import.parse(f"import {needed.path}")
             top = self.names.name(whole.name, scope)

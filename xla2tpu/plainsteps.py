@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 import libcst as cst
@@ -178,7 +179,7 @@ class PlainSteps(Steps):
         yield self.step(
             node, "launch", "entry of the program",
             "eval \"$(python -m torch.tpu.distributed | sed 's/^/export /')\"\n"
-            f"torchrun --nproc_per_node=N {self.it.path.replace(chr(92), '/')}",
+            f"torchrun --nproc_per_node=N {shlex.quote(self.it.path.replace(chr(92), '/'))}",
             "N is the number of devices of the host; on several hosts give --nnodes, --node_rank,"
             " --master_addr and --master_port too",
         )  # fmt: skip

@@ -80,7 +80,9 @@ class Plan:
     @property
     def registering(self) -> list[Group]:
         """The imports that have to stay for operators; of those that register some alike, one."""
-        ours = [g for g in self.groups if g.torch_xla] if self.operators else []
+        if not self.operators:
+            return []
+        ours = [g for g in self.groups if g.torch_xla]
         below = [g for g in ours if (g.path or "").startswith(f"{_REGISTERING}.")]
         left = {id(s.root) for s in self.sites if not s.fixable}
         staying = [g for g in ours if any(id(load) in left for load in g.loads)]

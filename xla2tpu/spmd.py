@@ -17,9 +17,9 @@ from xla2tpu.lines import Lines
 from xla2tpu.model import Applicability
 from xla2tpu.rulemodel import Rule
 from xla2tpu.sites import Change, Site
-from xla2tpu.spmdcode import Obstacle
 from xla2tpu.spmdprogram import Program
 from xla2tpu.spmdrewrite import Rewrite
+from xla2tpu.spmdsamples import Obstacle
 
 USE, MESH, MARK, SPEC, FSDP, POLICY = (
     "XLA801", "XLA803", "XLA804", "XLA806", "XLA816", "XLA813",
@@ -73,7 +73,11 @@ def _decided(
     program = Program(sites, builder, taken)
     program.start()
     for other in sites:
-        known = other.rule.code in _PARTS or (other.rule.code in _OTHERS and not other.reason)
+        # A call that is only deleted is none that could do harm.
+        gone = other.case is not None and other.case.action == "delete"
+        known = other.rule.code in _PARTS or (
+            (other.rule.code in _OTHERS or gone) and not other.reason
+        )
         if other.blocks and other.context != "import" and not known:
             raise Obstacle(other.node, f"`{other.path}` is not part of a known form")
     program.check()

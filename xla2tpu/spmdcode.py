@@ -1,7 +1,7 @@
 """What code may do so that several processes run it as one process of SPMD did.
 
 Only what is known is let pass: calls that do the same in each process, or whose effect can be left
-to the first one, and operations that treat the samples of a batch one by one. Anything else is an
+to the first one, and modules that treat the samples of a batch one by one. Anything else is an
 `Obstacle`.
 """
 
@@ -14,7 +14,8 @@ import libcst as cst
 from xla2tpu.changes import Builder
 from xla2tpu.nodes import descendants
 from xla2tpu.scopes import Binding, Scope
-from xla2tpu.syntax import is_constant, small_statement_alone
+from xla2tpu.spmdsamples import DTYPES, FUNCTIONS, LAYERS, LOSSES, Obstacle, Samples, argument
+from xla2tpu.syntax import small_statement_alone
 
 GUARDED = frozenset({"builtins.print", "torch.save"})
 _ALIKE = re.compile(
@@ -32,7 +33,12 @@ _ALIKE = re.compile(
     r"|(math|itertools)\.\w+\Z|argparse\.\w+\Z|time\.(time|perf_counter)\Z"
     r"|os\.(environ\.get|getenv|path\.\w+)\Z"
 )
-_RANDOM = re.compile(r"torch\.(rand|randn|randint|randperm|normal)\Z|.*\.random_split\Z")
+_RANDOM = re.compile(
+    r"torch\.(rand|randn|randint|randperm|normal)\Z|.*\.random_split\Z"
+    r"|torch\.nn\.functional\.(\w*dropout\w*|gumbel_softmax|rrelu_?)\Z"
+)
+# The parameters of a model are sent to all processes before its optimizer is made.
+_INITS = re.compile(r"torch\.nn\.init\.(?!(zeros|ones|constant|eye|dirac)_\Z)\w+\Z")
 _READS = frozenset({"numpy.load", "os.path.exists", "os.path.isfile", "torch.load"})
 _OF_PROCESS = re.compile(r"RANK|WORLD|MASTER|LOCAL|HOST|NODE|TPU")
 # Methods that change nothing outside of the process, whatever they are called on.
@@ -55,76 +61,22 @@ _READ_CALLS = re.compile(r"builtins\.\w+\Z|(math|time|os\.path)\.\w+\Z|os\.(envi
 _HANDED_OVER = re.compile(
     r"builtins\.(print|open|exec|eval|compile|input|__import__)\Z|torch\.save\Z"
 )
-# Layers that treat samples one by one, and draw nothing at random after they are made.
-_LAYERS = frozenset(
-    {"AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d",
-     "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "ELU", "Embedding", "Flatten", "GELU",
-     "GroupNorm", "Hardswish", "Identity", "LayerNorm", "LeakyReLU", "Linear", "MaxPool1d",
-     "MaxPool2d", "Mish", "ModuleDict", "ModuleList", "Parameter", "RMSNorm", "ReLU",
-     "Sequential", "SiLU", "Sigmoid", "Softplus", "Tanh", "ZeroPad2d"}
-)  # fmt: skip
-_DTYPES = frozenset(
-    {"bfloat16", "bool", "double", "float", "float16", "float32", "float64", "half", "int", "int32",
-     "int64", "long", "pi", "uint8"}
-)  # fmt: skip
-_FUNCTIONS = frozenset(
-    {"adaptive_avg_pool2d", "avg_pool2d", "elu", "exp", "gelu", "interpolate", "layer_norm",
-     "leaky_relu", "log", "max_pool2d", "pad", "relu", "sigmoid", "silu", "softplus", "sqrt",
-     "square", "tanh"}
-)  # fmt: skip
-_PLAIN_METHODS = frozenset(
-    {"abs", "bfloat16", "bool", "clamp", "contiguous", "exp", "float", "log", "long",
-     "masked_fill", "pow", "relu", "sigmoid", "sqrt", "square", "tanh", "to"}
-)  # fmt: skip
-# With the dimension as their first argument (or second, as functions), which must not be the batch.
-_OF_DIMENSION = frozenset(
-    {"amax", "amin", "flatten", "log_softmax", "mean", "softmax", "squeeze", "sum", "unbind",
-     "unsqueeze"}
-)  # fmt: skip
-_SHAPED = frozenset({"reshape", "view"})
-LOSSES = frozenset(
-    {"BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss", "NLLLoss"}
-)
-LOSS_FUNCTIONS = frozenset(
-    {"binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "l1_loss",
-     "mse_loss", "nll_loss"}
-)  # fmt: skip
 
 
-class Obstacle(Exception):
-    """Why a program is not rewritten as one unit: the place, and what stands against it."""
-
-    def __init__(self, node: cst.CSTNode, why: str) -> None:
-        super().__init__(why)
-        self.node, self.why = node, why
-
-
-def argument(call: cst.Call, index: int | None, name: str) -> cst.Arg | None:
-    """The argument of a call by its position or keyword; an obstacle where stars hide it."""
-    for position, arg in enumerate(call.args):
-        if arg.star:
-            raise Obstacle(call, "starred arguments hide what is given")
-        if arg.keyword is not None:
-            if arg.keyword.value == name:
-                return arg
-        elif position == index:
-            return arg
-    return None
-
-
-class Code:
+class Code(Samples):
     """Checks the code of one file.
 
     ``guards`` are the statements to leave to the first process, ``reached`` the functions and
-    classes that were looked into, ``random`` the calls that draw numbers, ``read`` those that read
-    files.
+    classes that were looked into, ``random`` the calls that draw numbers, ``drawn`` those that draw
+    them from a generator of their own, ``read`` those that read files.
     """
 
     def __init__(self, builder: Builder) -> None:
-        self.builder, self.tree = builder, builder.tree
+        super().__init__(builder)
         self.guards: list[cst.Expr] = []
         self.reached: dict[int, cst.CSTNode] = {}
         self.random: list[cst.Call] = []
+        self.drawn: list[cst.Call] = []
         self.read: list[cst.Call] = []
         self._modules: set[int] = set()
 
@@ -144,10 +96,14 @@ class Code:
                     cst.AssignTarget(target=cst.Attribute(value=value))
                     | cst.AugAssign(target=cst.Attribute(value=value))
                 ):
-                    if not self._is_self(value):
+                    if not self.is_self(value):
                         raise Obstacle(below, "it changes a part of an object, perhaps the model")
                 case cst.FunctionDef() | cst.ClassDef() if self._is_inside(below):
                     raise Obstacle(below, "functions in functions are not followed")
+                case cst.Subscript():
+                    held = self.builder.meaning(below.value, self.tree.scope(below))
+                    if held == "os.environ" and _OF_PROCESS.search(self.tree.source(below)):
+                        raise Obstacle(below, "it is another one in each process")
                 case cst.With():
                     for item in below.items:
                         if not isinstance(item.item, cst.Call) or item.asname is not None:
@@ -173,7 +129,10 @@ class Code:
         for load, scope in self.tree.loads.get(node.value, []):
             if load is not node:
                 continue
-            if _HANDED_OVER.match(self.builder.meaning(node, scope) or ""):
+            path = self.builder.meaning(node, scope) or ""
+            if _HANDED_OVER.match(path) or (
+                not isinstance(parent, (cst.Attribute, cst.Decorator)) and self._is_foreign(node)
+            ):
                 raise Obstacle(node, "who calls it cannot be told")
             if scope.owner(node.value) is self.tree.root:
                 for binding in self.tree.root.bindings[node.value]:
@@ -187,11 +146,18 @@ class Code:
             isinstance(parent, cst.Call) and parent.func is node
         ):
             return
-        path = self.builder.meaning(node, self.tree.scope(node)) or ""
-        if id(node) in self.tree.annotations or not path.startswith(("torch.", "numpy.")):
-            return
-        if path.rpartition(".")[2] not in _LAYERS | _FUNCTIONS | _DTYPES:
+        if self._is_foreign(node):
             raise Obstacle(node, "who calls it cannot be told")
+
+    def _is_foreign(self, node: cst.Name | cst.Attribute) -> bool:
+        """Whether something of torch is handed over that is not known as a layer."""
+        scope = self.tree.scope(node)
+        path = self.builder.meaning(node, scope) or ""
+        if id(node) in self.tree.annotations or not path.startswith(("torch.", "numpy.")):
+            return False
+        if isinstance(node, cst.Name) and "()" in path:
+            return False  # a value that such a call made
+        return path.rpartition(".")[2] not in LAYERS | FUNCTIONS | DTYPES
 
     def _call(self, call: cst.Call) -> None:
         site = self.builder.sites.get(id(call))
@@ -211,17 +177,29 @@ class Code:
             return  # a policy of FSDP
         elif not self._own(call, scope):
             raise Obstacle(
-                call, f"what `{self._told(call.func)}` does in several processes is not known"
+                call, f"what `{self.told(call.func)}` does in several processes is not known"
             )
 
     def _known(self, call: cst.Call, path: str) -> None:
-        if _RANDOM.match(path) and argument(call, None, "generator") is None:
+        if _RANDOM.match(path):
             self._draws(call)
+        if _INITS.match(path) and not any(
+            isinstance(a, cst.ClassDef) for a in self.tree.ancestors(call)
+        ):
+            self.random.append(call)
+        if path.endswith(".DataLoader"):
+            shuffle = argument(call, 2, "shuffle")
+            if shuffle is not None and self.tree.source(shuffle.value) not in ("False", "None"):
+                self.random.append(call)
+        if path == "builtins.getattr" and call.args:
+            holder = call.args[0].value
+            if self.builder.meaning(holder, self.tree.scope(holder)) is not None:
+                raise Obstacle(call, "which layer or function it is cannot be told")
         if path in _READS:
             self.read.append(call)
         head, _, name = path.rpartition(".")
         if head.startswith("torch.nn") and name[:1].isupper() and name not in LOSSES:
-            self._layer(call, path)
+            self.layer(call, path)
         if path in ("os.environ.get", "os.getenv") and _OF_PROCESS.search(self.tree.source(call)):
             raise Obstacle(call, "it is another one in each process")
         if path == "numpy.random.default_rng" and not call.args:
@@ -240,11 +218,10 @@ class Code:
         looped = any(isinstance(a, (cst.For, cst.While)) for a in self.tree.ancestors(call))
         if looped or (of_class and method is not None and method.name.value != "__init__"):
             raise Obstacle(call, "all processes would draw the same numbers for their samples")
-        self.random.append(call)
-
-    def _told(self, node: cst.CSTNode) -> str:
-        """The source of a node in a message, on one line."""
-        return " ".join(self.tree.source(node).split())
+        if argument(call, None, "generator") is None:
+            self.random.append(call)
+        else:
+            self.drawn.append(call)
 
     def _own(self, call: cst.Call, scope: Scope) -> bool:
         """Whether a call is one of the file's own functions, of a value, or of a known method."""
@@ -253,7 +230,7 @@ class Code:
             path = self.builder.meaning(func, scope) or ""
             plain = not path or "SpmdFullyShardedDataParallel()" in path
             own = scope.enclosing_class() is not None and (
-                self._is_self(func) or self.tree.source(func) == "super().__init__"
+                self.is_self(func) or self.tree.source(func) == "super().__init__"
             )
             return plain and (func.attr.value in _METHODS or own)
         if isinstance(func, cst.Call):
@@ -298,9 +275,25 @@ class Code:
                 if path not in ("torch.utils.data.Dataset", "builtins.object"):
                     raise Obstacle(node, "the class derives from one that is not known")
             for line in node.body.body:
-                if isinstance(line, cst.FunctionDef) and line.name.value == "__call__":
+                if not isinstance(line, cst.FunctionDef):
+                    continue
+                if line.name.value == "__call__":
                     raise Obstacle(line, "who calls its objects cannot be told")
+                for below in descendants(line.body):
+                    kept = isinstance(below, (cst.AssignTarget, cst.AugAssign)) and isinstance(
+                        below.target, cst.Attribute
+                    )
+                    if kept and line.name.value != "__init__":
+                        raise Obstacle(below, "each process keeps what it made of its own samples")
+        if isinstance(node, cst.FunctionDef):
+            self._defaults(node)
         self.alike(node.body if isinstance(node, (cst.FunctionDef, cst.ClassDef)) else node)
+
+    def _defaults(self, node: cst.FunctionDef) -> None:
+        """What a function is given where its caller gives nothing."""
+        for param in descendants(node.params):
+            if isinstance(param, cst.Param) and param.default is not None:
+                self.alike(param.default)
 
     def may_guard(self, call: cst.Call) -> bool:
         """Note a statement for the first process where nothing in it needs the other ones."""
@@ -335,7 +328,7 @@ class Code:
         if all(g is not statement for g in self.guards):
             self.guards.append(statement)
 
-    # -- sample by sample ---------------------------------------------------------------------
+    # -- modules ------------------------------------------------------------------------------
 
     def model(self, node: cst.BaseExpression, scope: Scope) -> None:
         """Let an expression pass that makes a model which treats the samples one by one."""
@@ -347,7 +340,7 @@ class Code:
                 return
             path = self.builder.callee(node, scope) or ""
             if path.startswith("torch.nn."):
-                self._layer(node, path)
+                self.layer(node, path)
                 for arg in node.args:
                     if isinstance(arg.value, cst.Call):
                         self.model(arg.value, scope)
@@ -379,10 +372,11 @@ class Code:
             if isinstance(statement, cst.FunctionDef):
                 if statement.decorators or statement.asynchronous is not None:
                     raise Obstacle(statement, "the method has a decorator, or is asynchronous")
+                self._defaults(statement)
                 if statement.name.value == "__init__":
                     self._constructor(statement)
                 else:
-                    self._forward(statement)
+                    self.forward(statement)
             elif any(isinstance(n, cst.Call) for n in descendants(statement)):
                 raise Obstacle(statement, "the class calls something while it is made")
 
@@ -401,363 +395,7 @@ class Code:
         for load, scope in self.tree.loads.get(node.value, []):
             if load is node and scope.owner(node.value) is self.tree.root:
                 path = self.builder.meaning(node, scope) or ""
-                known = path.rpartition(".")[2] in _LAYERS | _FUNCTIONS
+                known = path.rpartition(".")[2] in LAYERS | FUNCTIONS
                 kinds = {b.kind for b in self.tree.root.bindings[node.value]}
                 return "def" in kinds or ("from" in kinds and not known)
         return False
-
-    def _layer(self, call: cst.Call, path: str) -> None:
-        name = path.rpartition(".")[2]
-        if name not in _LAYERS:
-            raise Obstacle(call, f"`{name}` may depend on the whole batch, or draws at random")
-        if name == "Flatten" and call.args:
-            raise Obstacle(call, "it may flatten the batch")
-        if name == "Embedding":
-            for arg in call.args[2:]:
-                if arg.keyword is None or arg.keyword.value not in ("padding_idx", "dtype"):
-                    raise Obstacle(arg, "the embedding depends on the samples that are seen")
-
-    def _forward(self, node: cst.FunctionDef) -> None:
-        if node.name.value.startswith("__"):
-            raise Obstacle(node, "special methods of a module are not followed")
-        for below in descendants(node.body):
-            match below:
-                case cst.Call():
-                    self._operation(below)
-                case cst.Expr(value=cst.Call()):
-                    raise Obstacle(below, "the model keeps something of a batch")
-                case cst.Attribute() if below.attr.value in ("T", "H", "mT"):
-                    raise Obstacle(below, "it may mix the samples of the batch")
-                case cst.Attribute() if below.attr.value == "shape":
-                    self._shape_parts(below)
-                case cst.Subscript():
-                    self._indexed(below)
-                case cst.BinaryOperation(operator=cst.MatrixMultiply()):
-                    if not self._is_self(below.right) and not self._is_deep(below.left):
-                        raise Obstacle(below, "it may mix the samples of the batch")
-                case cst.BinaryOperation():
-                    self._paired(below, below.left, below.right)
-                case cst.Comparison():
-                    for target in below.comparisons:
-                        self._paired(below, below.left, target.comparator)
-                case cst.For() | cst.CompFor():
-                    if not self._is_of_layers(below.iter):
-                        raise Obstacle(below, "it may run over the samples of the batch")
-                case cst.Assign(targets=[cst.AssignTarget(target=cst.Tuple())]):
-                    if not isinstance(below.value, (cst.Call, cst.Attribute, cst.Tuple)):
-                        raise Obstacle(below, "it may take the batch apart")
-                case cst.AssignTarget(target=cst.Attribute() | cst.Subscript()):
-                    raise Obstacle(below, "the model keeps something of a batch")
-                case cst.AugAssign(target=cst.Attribute() | cst.Subscript()):
-                    raise Obstacle(below, "the model keeps something of a batch")
-                case cst.With() | cst.Try() | cst.Global() | cst.Nonlocal() | cst.FunctionDef():
-                    raise Obstacle(below, "statements of this kind are not followed")
-            if isinstance(below, cst.BaseExpression) and self._asks_batch_size(below):
-                self._sized(below)
-
-    def _is_of_layers(self, node: cst.BaseExpression) -> bool:
-        """Whether a loop runs over numbers, or over parts of the module."""
-        if isinstance(node, cst.Call):
-            path = self.builder.callee(node, self.tree.scope(node))
-            if path == "builtins.range":
-                return True
-            if path in ("builtins.enumerate", "builtins.zip"):
-                return all(self._is_of_layers(a.value) for a in node.args)
-        return self._is_self(node)
-
-    def _paired(
-        self, node: cst.CSTNode, left: cst.BaseExpression, right: cst.BaseExpression
-    ) -> None:
-        """With a dimension more, samples of one side may meet all those of the other."""
-        for one, other in ((left, right), (right, left)):
-            plain = is_constant(other) or (
-                isinstance(other, cst.Attribute) and self._is_self(other)
-            )
-            if not plain and self._is_reshaped(one):
-                raise Obstacle(node, "it may pair the samples of the batch with one another")
-
-    def _is_reshaped(self, node: cst.BaseExpression | None) -> bool:
-        match node:
-            case cst.Call(func=cst.Attribute(attr=cst.Name(value=name))):
-                return name in _SHAPED or name == "unsqueeze"
-            case cst.Subscript():
-                return any(self.tree.source(e.slice) == "None" for e in node.slice)
-            case cst.Name():
-                scope = self.tree.scope(node)
-                bindings = scope.bindings.get(node.value, [])
-                return any(
-                    self._is_reshaped(b.value)
-                    for b in bindings
-                    if not isinstance(b.value, cst.Name)
-                )
-        return False
-
-    def _is_deep(self, node: cst.BaseExpression) -> bool:
-        """Whether a value has three dimensions or more, of which the first is the batch's."""
-        if isinstance(node, cst.Name):
-            scope = self.tree.scope(node)
-            bindings = scope.bindings.get(node.value, [])
-            values = [b.value for b in bindings]
-            return bool(values) and all(
-                isinstance(v, cst.Call) and self._is_deep(v) for v in values
-            )
-        source = self.tree.source(node)
-        return re.search(r"\.transpose\((1, ?[2-9]|[2-9], ?[1-9])\)\Z", source) is not None
-
-    def _sized(self, node: cst.BaseExpression) -> None:
-        """The size of the batch may be given to a new shape, and to nothing else."""
-        parent = self.tree.parent(node)
-        if self._is_new_size(node):
-            return
-        if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
-            target = parent.targets[0].target
-            if isinstance(target, cst.Name) and self._only_sizes(target):
-                return
-        raise Obstacle(node, "it depends on how large the batch is")
-
-    def _only_sizes(self, target: cst.Name) -> bool:
-        loads = self.tree.loads_of(target.value, self.tree.scope(target))
-        return all(self._is_new_size(load) for load, _ in loads)
-
-    def _is_new_size(self, node: cst.BaseExpression) -> bool:
-        arg = self.tree.parent(node)
-        call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None
-        func = call.func if isinstance(call, cst.Call) else None
-        return isinstance(func, cst.Attribute) and func.attr.value in _SHAPED
-
-    def _shape_parts(self, node: cst.BaseExpression) -> None:
-        """``x.shape`` is taken apart, and its first part given to new shapes alone."""
-        parent = self.tree.parent(node)
-        target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
-        first = target.elements[0].value if isinstance(target, cst.Tuple) else None
-        if isinstance(parent, cst.Subscript) and parent.value is node:
-            if re.fullmatch(r".*\[([0-9]|-1)\]", self.tree.source(parent)):
-                return
-        elif isinstance(first, cst.Name) and self._only_sizes(first):
-            return
-        raise Obstacle(node, "it depends on how large the batch is")
-
-    def _indexed(self, node: cst.Subscript) -> None:
-        base = node.value
-        if isinstance(base, cst.Attribute) and base.attr.value == "shape":
-            self._shape_parts(base)
-            return
-        if self._is_self(base):
-            return
-        first = node.slice[0].slice
-        whole = isinstance(first, cst.Slice) and first.lower is None and first.upper is None
-        key = isinstance(first, cst.Index) and isinstance(first.value, cst.SimpleString)
-        if not (whole and getattr(first, "step", None) is None) and not key:
-            raise Obstacle(node, "it may pick samples out of the batch")
-
-    def _is_self(self, node: cst.BaseExpression) -> bool:
-        while isinstance(node, (cst.Attribute, cst.Subscript)):
-            node = node.value
-        owner = self.tree.scope(node).enclosing_class()
-        return owner is not None and isinstance(node, cst.Name) and node.value == owner[1]
-
-    def _operation(self, call: cst.Call) -> None:
-        """Let an operation on a batch pass that treats the samples one by one."""
-        func = call.func
-        scope = self.tree.scope(call)
-        path = self.builder.callee(call, scope)
-        if path is not None and path.startswith("builtins."):
-            if path.rpartition(".")[2] not in ("len", "range", "enumerate", "zip", "int", "float"):
-                raise Obstacle(call, f"`{self._told(func)}` in a forward is not followed")
-            return
-        if path is not None and path.startswith(("torch.nn.functional.", "torch.")):
-            name = path.rpartition(".")[2]
-            if path.rpartition(".")[0] not in ("torch", "torch.nn.functional"):
-                raise Obstacle(call, f"`{path}` may depend on the whole batch")
-            self._named(call, name, 1)
-            return
-        if isinstance(func, (cst.Attribute, cst.Subscript)) and self._is_self(func):
-            if isinstance(func, cst.Attribute) and func.attr.value.endswith("_"):
-                raise Obstacle(call, "the model keeps something of a batch")
-            return  # a layer of the module, or a method of it
-        if isinstance(func, cst.Attribute) and path is None:
-            self._named(call, func.attr.value, 0)
-            return
-        if isinstance(func, cst.Name) and scope.owner(func.value) is scope:
-            bindings = scope.bindings[func.value]
-            if all(isinstance(self.tree.statement(b.node), cst.For) for b in bindings):
-                return  # a layer out of a list of them
-        raise Obstacle(call, f"`{self._told(func)}` may depend on the whole batch")
-
-    def _named(self, call: cst.Call, name: str, shift: int) -> None:
-        """Judge an operation by its name; ``shift`` is 1 where the tensor is the first argument."""
-        if name in (_FUNCTIONS if shift else _PLAIN_METHODS):
-            return
-        if name == "size" and not shift:
-            if not call.args:
-                self._shape_parts(call)
-            return
-        if name == "linear" and shift:
-            weight = argument(call, 1, "weight")
-            if weight is not None and self._is_self(weight.value):
-                return
-        elif name == "scaled_dot_product_attention":
-            query, drop = argument(call, 0, "query"), argument(call, 4, "dropout_p")
-            if query is not None and self._is_deep(query.value) and drop is None:
-                return
-        elif name in _OF_DIMENSION:
-            arg = argument(call, shift, "start_dim" if name == "flatten" else "dim")
-            if arg is not None and self._is_inner(arg.value):
-                return
-        elif name in ("cat", "stack") and shift:
-            arg = argument(call, 1, "dim")
-            if arg is not None and self._is_inner(arg.value):
-                return
-        elif name == "chunk":
-            arg = argument(call, shift + 1, "dim")
-            if arg is not None and self._is_inner(arg.value):
-                return
-        elif name == "transpose":
-            both = [argument(call, shift, "dim0"), argument(call, shift + 1, "dim1")]
-            if all(a is not None and self._is_inner(a.value) for a in both):
-                return
-        elif name == "permute" and not shift:
-            first = argument(call, 0, "dims")
-            if first is not None and self.tree.source(first.value) == "0":
-                return
-        elif name in _SHAPED and not shift and self._keeps_batch(call):
-            return
-        raise Obstacle(call, f"`{name}` may depend on the whole batch")
-
-    def _is_inner(self, node: cst.BaseExpression) -> bool:
-        """Whether a dimension, or each of several, is a literal that is not the batch's."""
-        if isinstance(node, (cst.Tuple, cst.List)):
-            return all(self._is_inner(e.value) for e in node.elements)
-        return re.fullmatch(r"[1-9]\d*|-1", self.tree.source(node)) is not None
-
-    def _keeps_batch(self, call: cst.Call) -> bool:
-        """Whether the first size of a new shape is that of the batch."""
-        if len(call.args) < 2 or any(a.star or a.keyword for a in call.args):
-            return False
-        first = call.args[0].value
-        if isinstance(first, cst.Name):
-            scope = self.tree.scope(call)
-            owner = scope.owner(first.value)
-            bindings = owner.bindings[first.value] if owner is scope else []
-            return len(bindings) == 1 and self._is_batch_size(bindings[0])
-        return self._asks_batch_size(first) or (
-            self.tree.source(first) == "-1"
-            and all(
-                is_constant(a.value) and "-" not in self.tree.source(a.value) for a in call.args[1:]
-            )
-        )
-
-    def _is_batch_size(self, binding: Binding) -> bool:
-        statement = binding.statement
-        if binding.kind == "assign" and binding.value is not None:
-            return self._asks_batch_size(binding.value)
-        if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
-            return False
-        target = statement.targets[0].target
-        return (
-            isinstance(target, cst.Tuple)
-            and target.elements[0].value is binding.node
-            and self.tree.source(statement.value).endswith((".shape", ".size()"))
-        )
-
-    def _asks_batch_size(self, node: cst.BaseExpression) -> bool:
-        return (
-            re.fullmatch(r"\w+\.(size\(0\)|shape\[0\])|len\(\w+\)", self.tree.source(node))
-            is not None
-        )
-
-    def per_sample(self, node: cst.BaseExpression, local: set[str], model: str) -> None:
-        """Let an expression over names of one process' batch pass, sample by sample."""
-        match node:
-            case cst.Name() | cst.Integer() | cst.Float() | cst.SimpleString():
-                return
-            case cst.Tuple() | cst.List():
-                for element in node.elements:
-                    self.per_sample(element.value, local, model)
-            case cst.BinaryOperation(
-                operator=cst.Add() | cst.Subtract() | cst.Multiply() | cst.Divide() | cst.Power()
-            ):
-                self._paired(node, node.left, node.right)
-                self.per_sample(node.left, local, model)
-                self.per_sample(node.right, local, model)
-            case cst.UnaryOperation():
-                self.per_sample(node.expression, local, model)
-            case cst.Subscript():
-                self._indexed(node)
-                self.per_sample(node.value, local, model)
-            case cst.Call(func=cst.Name(value=name)) if name == model:
-                for arg in node.args:
-                    if arg.star:
-                        raise Obstacle(node, "starred arguments hide what is given")
-                    self.per_sample(arg.value, local, model)
-            case cst.Call() if id(node) not in self.builder.sites:
-                path = self.builder.callee(node, self.tree.scope(node)) or ""
-                if self._asks_batch_size(node) or path.startswith("builtins."):
-                    raise Obstacle(node, "it depends on how large the batch is")
-                self._operation(node)
-                if isinstance(node.func, cst.Attribute) and not self._is_module(node.func.value):
-                    self.per_sample(node.func.value, local, model)
-                for arg in node.args:
-                    if self._holds(arg.value, local) and not self._asks_batch_size(arg.value):
-                        self.per_sample(arg.value, local, model)
-            case _:
-                raise Obstacle(node, "what it makes of the batch is not known")
-
-    def _is_module(self, node: cst.BaseExpression) -> bool:
-        return self.builder.meaning(node, self.tree.scope(node)) is not None
-
-    def _holds(self, node: cst.CSTNode, names: set[str]) -> bool:
-        return any(True for _ in self.uses(node, names))
-
-    def uses(self, node: cst.CSTNode, names: set[str]) -> list[cst.Name]:
-        """The uses of some names in a piece of code."""
-        return [
-            n
-            for n in descendants(node)
-            if isinstance(n, cst.Name)
-            and n.value in names
-            and any(n is load for load, _ in self.tree.loads.get(n.value, []))
-        ]
-
-    def mean_loss(self, node: cst.BaseExpression, local: set[str], model: str) -> None:
-        """Let a loss pass that is the mean over the samples of the batch."""
-        scope = self.tree.scope(node)
-        given: list[cst.Call] = []
-        if isinstance(node, cst.Call):
-            func = node.func
-            path = self.builder.callee(node, scope) or ""
-            if isinstance(func, cst.Attribute) and func.attr.value == "mean" and not node.args:
-                self.per_sample(func.value, local, model)
-                return
-            made = func
-            if isinstance(func, cst.Name):
-                owner = scope.owner(func.value)
-                bindings = owner.bindings[func.value] if owner is not None else []
-                if len(bindings) == 1 and bindings[0].value is not None:
-                    made = bindings[0].value
-            if isinstance(made, cst.Call):
-                maker = self.builder.callee(made, scope) or ""
-                head, _, name = maker.rpartition(".")
-                if head.startswith("torch.nn") and name in LOSSES:
-                    given = [made]
-            elif path.removeprefix("torch.nn.functional.") in LOSS_FUNCTIONS:
-                given = [node]
-        if not given or not isinstance(node, cst.Call):
-            raise Obstacle(node, "it is not seen that the loss is a mean over the samples")
-        if "-100" in self.tree.text:
-            raise Obstacle(node, "the loss may leave samples out, which have the label -100")
-        for arg in given[0].args:
-            word = arg.keyword.value if arg.keyword is not None else ""
-            text = self.tree.source(arg.value)
-            plain = word == "label_smoothing" or (word == "reduction" and text[1:-1] == "mean")
-            if given[0] is not node and not plain:
-                raise Obstacle(arg, "the loss may weigh samples: their means are not its mean")
-            if given[0] is node and word and not plain and word not in ("input", "target"):
-                raise Obstacle(arg, "the loss may weigh samples: their means are not its mean")
-        values = [
-            a for a in node.args if a.keyword is None or a.keyword.value in ("input", "target")
-        ]
-        if len(values) != 2 or any(a.star for a in node.args):
-            raise Obstacle(node, "the loss has more arguments than an output and a target")
-        for arg in values:
-            self.per_sample(arg.value, local, model)

@@ -10,7 +10,8 @@ import libcst as cst
 from xla2tpu.changes import Builder
 from xla2tpu.scopes import Binding, Scope
 from xla2tpu.sites import Site
-from xla2tpu.spmdcode import Code, Obstacle, argument
+from xla2tpu.spmdcode import Code
+from xla2tpu.spmdsamples import Obstacle, argument
 from xla2tpu.syntax import small_statement_alone
 
 _GUARD = re.compile(r"""__name__\s*==\s*(['"])__main__\1\Z""")

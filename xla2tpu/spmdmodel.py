@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import libcst as cst
 
 from xla2tpu.nodes import descendants
-from xla2tpu.scopes import Binding
+from xla2tpu.scopes import Binding, Scope
 from xla2tpu.sites import Site
-from xla2tpu.spmdcode import Obstacle, argument
 from xla2tpu.spmdmesh import Meshes
+from xla2tpu.spmdsamples import Obstacle, argument
 from xla2tpu.syntax import small_statement_alone
 
 _FSDP = "SpmdFullyShardedDataParallel"
@@ -24,6 +25,15 @@ _PREFIXED = frozenset(
 )
 
 
+# Those that treat each number of a parameter by itself, so that parts of them are enough.
+_BY_NUMBER = frozenset(
+    {"ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop",
+     "SGD"}
+)  # fmt: skip
+_CLIPS = re.compile(r"torch\.nn\.utils\.clip_grad_(norm|value)_\Z")
+_SIZED = re.compile(r"torch\.(empty|full|ones|rand|randn|zeros)\Z")
+
+
 class Models(Meshes):
     """The one model and its optimizer. ``wrapping`` is the site of FSDPv2, where there is one."""
 
@@ -35,6 +45,8 @@ class Models(Meshes):
     wrapped_statement: cst.Assign
     # The class whose modules FSDPv2 wraps one by one; None where it wraps the model alone.
     block: str | None = None
+    # Uses of the model, in the main function and where it is handed to.
+    held: list[cst.Name]
     loop: cst.For
     before: Sequence[cst.CSTNode]
     after: Sequence[cst.CSTNode]
@@ -240,12 +252,46 @@ class Models(Meshes):
 
     def _kept_whole(self) -> None:
         """Nothing of the model is exchanged once it is made."""
+        self.held = self._holders(self.model, self.scope, set())
+        for load in self.held:
+            parent = self.tree.parent(load)
+            if isinstance(parent, (cst.Assign, cst.Element)):
+                raise Obstacle(load, "the model has another name, which is not followed")
+        for node in descendants(self.tree.module):
+            if isinstance(node, cst.Assign):
+                for target in node.targets:
+                    held = target.target
+                    if isinstance(held, cst.Attribute) and not isinstance(held.value, cst.Name):
+                        raise Obstacle(
+                            node,
+                            "weights may be tied, which neither the move to a device "
+                            "nor fully_shard keeps",
+                        )
         for load, _ in self.tree.loads_of(self.model, self.scope):
             parent = self.tree.parent(load)
             if isinstance(parent, cst.Subscript) and id(parent) in self.tree.stored:
                 raise Obstacle(load, "a part of the model is exchanged")
             if isinstance(parent, cst.Attribute) and parent.attr.value not in _OF_MODELS:
                 raise Obstacle(load, "more is done with the model than to train and to call it")
+
+    def _holders(self, name: str, scope: Scope, seen: set[int]) -> list[cst.Name]:
+        """The uses of the model by one name, and by the names that functions have for it."""
+        found = [load for load, _ in self.tree.loads_of(name, scope)]
+        for load in list(found):
+            arg = self.tree.parent(load)
+            call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None
+            if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
+                continue
+            for binding in self.tree.root.bindings.get(call.func.value, []):
+                node = binding.statement
+                if binding.kind != "def" or not isinstance(node, cst.FunctionDef):
+                    continue
+                for index, param in enumerate(node.params.params):
+                    word = param.name.value
+                    if argument(call, index, word) is arg and id(param) not in seen:
+                        seen.add(id(param))
+                        found += self._holders(word, self.tree.scope(node.body), seen)
+        return found
 
     def _stays_plain(self) -> None:
         """Nothing depends on the names of parameters, and none belongs to two modules."""
@@ -258,12 +304,7 @@ class Models(Meshes):
                 self.tree.attributes[word][0],
                 f"FSDPv2 changed the names of parameters and modules: look at `{word}` by hand",
             )
-        for node in descendants(self.tree.module):
-            if isinstance(node, cst.Assign):
-                for target in node.targets:
-                    held = target.target
-                    if isinstance(held, cst.Attribute) and not isinstance(held.value, cst.Name):
-                        raise Obstacle(node, "weights may be tied, which fully_shard cannot share")
+        self._stays_sharded()
         made = [b.value for b in self.scope.bindings.get(self.model, []) if b.value is not None]
         for value in [*made, self.wrapped]:
             root = value
@@ -272,3 +313,83 @@ class Models(Meshes):
             called = root.func if isinstance(root, cst.Call) else None
             if isinstance(called, cst.Name) and called.value == self.block:
                 raise Obstacle(value, "the model itself is of the class of the policy")
+
+    def _stays_sharded(self) -> None:
+        """The model is called as a whole, and nothing else asks for its parameters."""
+        made = self.optimizer_statement.value
+        path = self.builder.callee(made, self.scope) if isinstance(made, cst.Call) else None
+        if (path or "").rpartition(".")[2] not in _BY_NUMBER:
+            raise Obstacle(self.optimizer_statement, "the optimizer may need whole parameters")
+        for load in self.held:
+            self._called_whole(load)
+        for node in self.tree.attributes.get("parameters", []):
+            if not self._asks_no_values(node):
+                raise Obstacle(node, "each process has a part of the parameters alone")
+        for below in descendants(self.tree.module):
+            if isinstance(below, cst.Call) and self._is_scalar(below):
+                raise Obstacle(below, "fully_shard cannot shard a parameter without dimensions")
+            if isinstance(below, cst.SimpleString) and below.evaluated_value == "params":
+                raise Obstacle(below, "each process has a part of the parameters alone")
+            if isinstance(below, cst.ClassDef) and self.block is not None:
+                self._blocks_called(below, self.block)
+
+    def _called_whole(self, load: cst.Name) -> None:
+        parent = self.tree.parent(load)
+        call = self.tree.parent(parent) if isinstance(parent, cst.Arg) else None
+        own = (
+            isinstance(call, cst.Call)
+            and isinstance(call.func, cst.Name)
+            and any(b.kind == "def" for b in self.tree.root.bindings.get(call.func.value, []))
+        )
+        wrapped = self.wrapping is not None and call is self.wrapping.call
+        asked = isinstance(parent, cst.Attribute) and parent.attr.value in _OF_MODELS
+        if not (own or wrapped or asked or isinstance(parent, (cst.Call, cst.Return))):
+            raise Obstacle(load, "parts of the model may be asked for, which fully_shard shards")
+
+    def _asks_no_values(self, node: cst.CSTNode) -> bool:
+        """Whether parameters are given to the optimizer, or clipped, or counted."""
+        call = self.tree.parent(node)
+        parent = self.tree.parent(call) if call is not None else None
+        if isinstance(parent, cst.CompFor):
+            made = self.tree.parent(parent)
+            if not isinstance(made, (cst.GeneratorExp, cst.ListComp)):
+                return False
+            return self.tree.source(made.elt).endswith(".numel()")
+        taker = self.tree.parent(parent) if isinstance(parent, cst.Arg) else None
+        if not isinstance(taker, cst.Call):
+            return False
+        path = self.builder.callee(taker, self.tree.scope(taker)) or ""
+        return taker is self.optimizer_statement.value or bool(_CLIPS.match(path))
+
+    def _is_scalar(self, call: cst.Call) -> bool:
+        """Whether a parameter is made that may have no dimension."""
+        if self.builder.callee(call, self.tree.scope(call)) != "torch.nn.Parameter":
+            return False
+        made = call.args[0].value if call.args else None
+        if not isinstance(made, cst.Call):
+            return False
+        path = self.builder.callee(made, self.tree.scope(made)) or ""
+        first = made.args[0].value if made.args else None
+        if path in ("torch.tensor", "torch.as_tensor"):
+            return not isinstance(first, (cst.List, cst.Tuple))
+        empty = first is None or self.tree.source(first) in ("()", "[]")
+        return bool(_SIZED.match(path)) and empty
+
+    def _blocks_called(self, node: cst.ClassDef, block: str) -> None:
+        """Modules outside of the blocks call these, and nothing in them."""
+        holders = {
+            target.target.attr.value
+            for below in descendants(node)
+            if isinstance(below, cst.Assign) and self._names(below.value, block)
+            for target in below.targets
+            if isinstance(target.target, cst.Attribute)
+        }
+        for below in descendants(node):
+            inner = below.value if isinstance(below, cst.Attribute) else None
+            while isinstance(inner, (cst.Subscript, cst.Attribute)):
+                if isinstance(inner, cst.Attribute) and inner.attr.value in holders:
+                    raise Obstacle(below, "parts of a block are used, which only its call gathers")
+                inner = inner.value
+
+    def _names(self, node: cst.CSTNode, name: str) -> bool:
+        return any(isinstance(n, cst.Name) and n.value == name for n in descendants(node))

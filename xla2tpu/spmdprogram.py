@@ -11,15 +11,17 @@ from xla2tpu.batches import loop_over
 from xla2tpu.flow import reaching
 from xla2tpu.nodes import descendants
 from xla2tpu.sites import Site
-from xla2tpu.spmdcode import Obstacle, argument
 from xla2tpu.spmdmodel import Models
+from xla2tpu.spmdsamples import Obstacle, argument
 from xla2tpu.syntax import small_statement_alone
 
 _LOADER_ARGUMENTS = frozenset(
     {"dataset", "batch_size", "shuffle", "drop_last", "num_workers", "pin_memory",
      "persistent_workers", "prefetch_factor", "timeout"}
 )  # fmt: skip
-_PARSES = re.compile(r"argparse\.\w+\Z|builtins\.\w+\Z|os\.(environ\.get|getenv)\Z")
+_PARSES = re.compile(
+    r"argparse\.(?!FileType)\w+\Z|builtins\.(?!open|input|exec|eval|compile)\w+\Z|os\.(environ\.get|getenv)\Z"
+)
 _CLIPS = re.compile(r"torch\.nn\.utils\.clip_grad_(norm|value)_\Z")
 
 
@@ -34,6 +36,7 @@ class Program(Models):
     anchor: cst.SimpleStatementLine
     batch: set[str]
     loader_statement: cst.Assign
+    loader_call: cst.Call
     given: dict[str, cst.Arg]
     shuffled: bool
     # The loader of torch_xla in the training loop.
@@ -126,9 +129,16 @@ class Program(Models):
             )
         self._loader_arguments(call)
         statement = self.tree.statement(call)
-        if not isinstance(statement, cst.Assign) or not self._is_first_level(statement):
+        if (
+            not isinstance(statement, cst.Assign)
+            or len(statement.targets) != 1
+            or not self._is_first_level(statement)
+        ):
             raise Obstacle(call, "the loader is not assigned at the start of the main function")
-        self.loader_statement = statement
+        self.loader_statement, self.loader_call = statement, call
+        size = self.given["batch_size"].value
+        if not isinstance(size, cst.Integer):
+            self._made_for(self.tree.source(size))
         for holder in holders:
             for load, scope in self.tree.loads_of(holder.value, self.scope):
                 seen = reaching(self.tree, load, scope)
@@ -138,6 +148,24 @@ class Program(Models):
                     raise Obstacle(load, "more is asked of the loader than its batches and length")
         self._sharded(node)
         self._body()
+
+    def _made_for(self, size: str) -> None:
+        """No module is made for the size of a batch, of which a process has a part."""
+        for call in descendants(self.main.body):
+            func = call.func if isinstance(call, cst.Call) else None
+            if not isinstance(call, cst.Call) or not isinstance(func, cst.Name):
+                continue
+            for binding in self.tree.root.bindings.get(func.value, []):
+                node = binding.statement
+                module = isinstance(node, cst.ClassDef) and any(
+                    self.builder.meaning(b.value, self.tree.root) == "torch.nn.Module"
+                    for b in node.bases
+                )
+                given = (n for a in call.args for n in descendants(a.value))
+                if module and any(
+                    self.tree.source(n) == size for n in given if isinstance(n, cst.BaseExpression)
+                ):
+                    raise Obstacle(call, "the model is made for the size of the whole batch")
 
     def _unwrapped(self, node: cst.BaseExpression, holders: list[cst.Name]) -> cst.Call:
         """The call that makes a loader, through names and the loader of torch_xla around it."""
@@ -152,7 +180,7 @@ class Program(Models):
                 seen = reaching(self.tree, node, self.scope)
                 if seen is None or seen.value is None or seen.kind != "assign":
                     raise Obstacle(node, "which loader it is cannot be told")
-                if not isinstance(seen.statement, cst.Assign):
+                if not isinstance(seen.statement, cst.Assign) or len(seen.statement.targets) != 1:
                     raise Obstacle(node, "which loader it is cannot be told")
                 holders.append(node)
                 node = seen.value
@@ -372,7 +400,15 @@ class Program(Models):
             if isinstance(statement, cst.For) and self.tree.is_within(
                 binding.node, statement.target
             ):
-                continue
+                over = statement.iter
+                if isinstance(over, cst.Call) and id(over) not in self.builder.sites:
+                    counted = self.builder.callee(over, self.tree.scope(over))
+                    if counted != "builtins.enumerate" or not over.args:
+                        return False
+                    over = over.args[0].value
+                if isinstance(over, cst.Name) or id(over) in self.builder.sites:
+                    continue
+                return False
             source = self.tree.source(statement.value) if isinstance(statement, cst.Assign) else ""
             moved = re.findall(r"(\w+)\.to\(\w+\)", source)
             if node.value not in moved or re.sub(r"\w+\.to\(\w+\)|[\s,()]", "", source):
@@ -382,6 +418,10 @@ class Program(Models):
     def _rest(self) -> None:
         """All other code does the same in each process; every site is in code that was read."""
         self.code.reached[id(self.main)] = self.main
+        if "FileType" in self.tree.attributes:
+            raise Obstacle(
+                self.tree.attributes["FileType"][0], "open files cannot be given to a process"
+            )
         for line in self.main.body.body:
             if not self.tree.is_within(self.loop, line):
                 self.code.alike(line)
@@ -403,7 +443,44 @@ class Program(Models):
         for below in descendants(self.main.body):
             if clock and isinstance(below, (cst.Break, cst.Return, cst.Raise, cst.While)):
                 raise Obstacle(below, "processes would end at different times by their clocks")
+        if clock:
+            self._clocks()
         self._top()
+
+    def _clocks(self) -> None:
+        """What a clock tells is kept in names and printed; nothing is done according to it."""
+        told: set[str] = set()
+        while True:
+            known = len(told)
+            for node in descendants(self.tree.module):
+                if not isinstance(node, (cst.Call, cst.Name)) or not self._is_timed(node, told):
+                    continue
+                statement = self.tree.statement(node)
+                value = statement.value if isinstance(statement, cst.Expr) else None
+                func = value.func if isinstance(value, cst.Call) else None
+                if isinstance(statement, cst.Expr) and (
+                    any(statement is g for g in self.code.guards) or id(value) in self.builder.sites
+                ):
+                    continue
+                if isinstance(func, cst.Attribute) and func.attr.value == "append":
+                    told |= {func.value.value} if isinstance(func.value, cst.Name) else set()
+                    continue
+                targets = (
+                    [t.target for t in statement.targets] if isinstance(statement, cst.Assign)
+                    else [statement.target] if isinstance(statement, cst.AugAssign) else []
+                )  # fmt: skip
+                if not targets or not all(isinstance(t, cst.Name) for t in targets):
+                    raise Obstacle(node, "processes would do different things by their clocks")
+                told |= {t.value for t in targets if isinstance(t, cst.Name)}
+            if len(told) == known:
+                return
+
+    def _is_timed(self, node: cst.Call | cst.Name, told: set[str]) -> bool:
+        if isinstance(node, cst.Call):
+            path = self.builder.callee(node, self.tree.scope(node)) or ""
+            return path in ("time.time", "time.perf_counter")
+        loads = self.tree.loads.get(node.value, []) if node.value in told else []
+        return any(node is load for load, _ in loads)
 
     def _top(self) -> None:
         guards = len(self.code.guards)
@@ -453,6 +530,8 @@ class Program(Models):
     def _of_first(self, call: cst.Call) -> None:
         """What stands under the main guard is run by the process that starts the others."""
         path = self.builder.callee(call, self.tree.root) or ""
+        if path == "builtins.print" and self.builder.settings.launcher == "torchrun":
+            raise Obstacle(call, "each process that torchrun starts would print it")
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
         parses = not path and method in ("add_argument", "parse_args")
         if id(call) not in self.builder.sites and not parses and not _PARSES.match(path):
@@ -473,8 +552,8 @@ class Program(Models):
         for save in [*saves, *(s.expression for s in self.sites("XLA402"))]:
             kept = save.args[0].value if isinstance(save, cst.Call) and save.args else save
             whole = isinstance(kept, cst.Name) or any(
-                not isinstance(self.tree.parent(n), cst.Attribute)
-                for n in self.code.uses(kept, {self.model})
+                self.tree.is_within(n, kept) and not isinstance(self.tree.parent(n), cst.Attribute)
+                for n in self.held
             )
             if whole:
                 raise Obstacle(save, "a spawned process saves whole objects under other names")
@@ -482,6 +561,31 @@ class Program(Models):
             for above in self.tree.ancestors(call):
                 if isinstance(above, cst.FunctionDef) and self.taken(above.name.value):
                     raise Obstacle(call, "another file of the project calls it without processes")
+
+        for made in (*calls, *self.code.random, *self.code.drawn):
+            holder = self._function(made)
+            if holder is not None and not self._is_for_main(holder, set()):
+                raise Obstacle(made, "a loader, or who else calls it, would do so for each sample")
+
+    def _function(self, node: cst.CSTNode) -> cst.FunctionDef | None:
+        """The function of the file that holds a piece of code; None in classes and outside."""
+        above = list(self.tree.ancestors(node))
+        if any(isinstance(a, cst.ClassDef) for a in above):
+            return None
+        return next((a for a in above if isinstance(a, cst.FunctionDef)), None)
+
+    def _is_for_main(self, node: cst.FunctionDef, seen: set[int]) -> bool:
+        """Whether a function is called by the main function, or by others that are."""
+        if node is self.main or id(node) in seen:
+            return True
+        for load, _ in self.tree.loads.get(node.name.value, []):
+            called = self._called(load)
+            caller = self._function(load)
+            if called is None or caller is None:
+                return False
+            if not self._is_for_main(caller, seen | {id(node)}):
+                return False
+        return True
 
     def _seeds(self, line: cst.CSTNode) -> bool:
         """Whether a line seeds the numbers of torch, alike in each process."""
@@ -496,7 +600,8 @@ class Program(Models):
 
     def _seeded(self) -> None:
         """Numbers that are drawn must be the same in each process: they are seeded before."""
-        if not self.code.random:
+        random = [c for c in self.code.random if c is not self.loader_call]
+        if not random:
             return
         for line in (*self.tree.module.body, *self.main.body.body):
             if line is self.guard or isinstance(line, (cst.FunctionDef, cst.ClassDef)):
@@ -505,13 +610,15 @@ class Program(Models):
                 return
             for below in descendants(line):
                 name = below.func if isinstance(below, cst.Call) else None
-                own = isinstance(name, cst.Name) and name.value in self.tree.root.bindings
-                if own or any(below is r for r in self.code.random):
+                own = isinstance(name, cst.Name) and any(
+                    b.kind in ("def", "class") for b in self.tree.root.bindings.get(name.value, [])
+                )
+                if own or any(below is r for r in random):
                     raise Obstacle(
                         below,
                         "each process would draw other numbers: call torch.manual_seed() before",
                     )
         raise Obstacle(
-            self.code.random[0],
+            random[0],
             "each process would draw other numbers: call torch.manual_seed() before",
         )

@@ -7,8 +7,8 @@ import libcst as cst
 from xla2tpu.changes import INDENT, Builder
 from xla2tpu.scopes import Binding
 from xla2tpu.sites import Change, Cut, Insert, Site
-from xla2tpu.spmdcode import Obstacle
 from xla2tpu.spmdprogram import Program
+from xla2tpu.spmdsamples import Obstacle
 from xla2tpu.template import Piece, Slice
 
 _DIST = "import torch.distributed as dist"
@@ -188,10 +188,15 @@ class Rewrite:
         target = self.it.epochs.target
         if not isinstance(target, cst.Name):
             raise Obstacle(self.it.epochs, "the loop of epochs has no plain counter")
+        counts = isinstance(self.it.epochs.iter, cst.Call) and (
+            self.builder.callee(self.it.epochs.iter, self.it.scope) == "builtins.range"
+        )
+        if not counts:
+            raise Obstacle(self.it.epochs, "the loop of epochs does not count them by `range`")
         epoch = target.value
         if epoch == "_":
             epoch = "epoch"
-            if epoch in self.tree.names:
+            if epoch in self.tree.names or self.tree.loads.get("_"):
                 raise Obstacle(self.it.epochs, "there is no free name for the number of the epoch")
             a, b = self.tree.span(target)
             change.cuts.append(Cut(a, b, (epoch,), self.it.epochs))

@@ -85,6 +85,11 @@ class Tree(Facts):
         if "".join(state.tokens) != self._parsable:
             raise PositionError("the parser does not give back the source unchanged")
         self._full, self._inner = state.full, state.inner
+        if not self.module.has_trailing_newline:
+            # The last statements come with a newline of their own, which the file lacks.
+            end = len(self._parsable)
+            for table in (self._full, self._inner):
+                table.update([(k, (a, end)) for k, (a, b) in table.items() if b > end])
         self._everywhere = True
 
     def _locate(self, node: cst.CSTNode) -> None:
@@ -255,6 +260,17 @@ class Tree(Facts):
         for node in descendants(self.module):
             if isinstance(node, cst.Attribute):
                 found.setdefault(node.attr.value, []).append(node)
+        return found
+
+    def with_aliases(self, names: set[str]) -> set[str]:
+        """These names, and those that one of them or a part of one is assigned to."""
+        found = set(names)
+        for binding in self.bindings if found else ():
+            value = binding.value if binding.kind == "assign" else None
+            while isinstance(value, cst.Attribute):
+                value = value.value
+            if isinstance(value, cst.Name) and value.value in found:
+                found.add(binding.name)
         return found
 
     def loads_of(self, name: str, owner: Scope) -> list[tuple[cst.Name, Scope]]:

@@ -89,3 +89,37 @@ def test_constraints_install_nothing(tmp_path: Path) -> None:
         requirements_txt="-c constraints.txt\ntorch==2.1\n",
     )
     assert found["requirements.txt"].findings == []
+
+
+def test_lists_that_include_one_another_many_times(tmp_path: Path) -> None:
+    """Each is read once, or the reading would never end."""
+    names = [f"r{n}.txt" for n in range(12)]
+    lines = "".join(f"-r {name}\n" for name in names)
+    for name in names:
+        (tmp_path / name).write_text(lines)
+    migrated(tmp_path, requirements_txt=f"{lines}-r requirements.txt\ntorch==2.0\ntorch_xla\n")
+    assert (tmp_path / "requirements.txt").read_text().endswith("\ntorch>=2.11\ntorch_tpu\n")
+
+
+def test_constraints_of_what_is_included_install_nothing_either(tmp_path: Path) -> None:
+    (tmp_path / "limits").mkdir()
+    (tmp_path / "limits" / "constraints.txt").write_text("torch_xla==2.1\ntorch==2.1\n")
+    (tmp_path / "base.txt").write_text("-c limits/constraints.txt\nscipy\n")
+    found = migrated(tmp_path, requirements_txt="-r base.txt\ntorch==2.1\n")
+    assert found["requirements.txt"].findings == []
+
+
+def test_the_list_of_a_pin_is_named(tmp_path: Path) -> None:
+    (tmp_path / "limits").mkdir()
+    (tmp_path / "limits" / "constraints.txt").write_text("torch==2.1\n")
+    (tmp_path / "base.txt").write_text("-c limits/constraints.txt\nscipy\n")
+    found = migrated(tmp_path, requirements_txt="-r base.txt\ntorch_xla\n")
+    pinned = found["requirements.txt"].findings[0]
+    assert "`torch==2.1` in limits/constraints.txt" in pinned.advice
+
+
+def test_pins_of_the_list_itself_are_not_those_of_what_includes_it(tmp_path: Path) -> None:
+    (tmp_path / "dev.txt").write_text("-r requirements.txt\nscipy\n")
+    migrated(tmp_path, requirements_txt="-r dev.txt\ntorch==2.1\ntorch_xla\n")
+    text = (tmp_path / "requirements.txt").read_text()
+    assert text == "-r dev.txt\ntorch>=2.11\ntorch_tpu\n"

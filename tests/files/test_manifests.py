@@ -222,3 +222,41 @@ def test_pods_for_other_hardware_are_left_alone() -> None:
     )
     assert {reason for _, _, reason in told(text, "pod.yaml")} == {"other-hardware"}
     assert migrated(text, "pod.yaml") == text
+
+
+SHARED = """\
+services:
+  a:
+    image: x
+    environment: &env
+      - PJRT_DEVICE=TPU
+  b:
+    image: y
+    environment: *env
+"""
+SHARED_MAPPING = """\
+x-env: &env
+  XLA_USE_BF16: "0"
+services:
+  a:
+    image: x
+    environment: *env
+  b:
+    image: y
+    environment:
+      <<: *env
+"""
+
+
+@pytest.mark.parametrize("text", [SHARED, SHARED_MAPPING])
+def test_what_aliases_lead_to_is_left(text: str) -> None:
+    """Without it they would lead nowhere, and it stands above them."""
+    assert [reason for _, _, reason in told(text, "compose.yaml")] == ["unsupported-form"]
+    kept = migrated(text, "compose.yaml").splitlines()
+    assert set(text.splitlines()) <= set(kept)
+
+
+@pytest.mark.parametrize("command", ["&a [x, *a]", '["sh", {x: &b [*b]}]'])
+def test_what_refers_to_itself_is_read_once(command: str) -> None:
+    text = f"kind: Pod\nspec:\n  containers:\n  - image: torch_xla\n    command: {command}\n"
+    assert [reason for _, _, reason in told(text, "pod.yaml")] == ["base-image"]

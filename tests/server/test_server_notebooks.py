@@ -127,6 +127,28 @@ def test_typing_in_one_cell(notebook: Notebook) -> None:
     assert codes(notebook.found(1, 2)) == []
 
 
+def test_clients_send_what_they_typed(notebook: Notebook) -> None:
+    """Parts of a cell, one after another, with lines and columns as the protocol counts them."""
+    assert codes(notebook.found(1)) == ["XLA101", "XLA201"]
+    at = [{"line": 0, "character": 0}, {"line": 0, "character": 6}]
+    first = {"range": {"start": at[0], "end": at[1]}, "text": "# a\f\u2028b 😋"}
+    at = [{"line": 0, "character": 9}, {"line": 2, "character": 13}]
+    second = {"range": {"start": at[0], "end": at[1]}, "text": "\n"}
+    document = {"uri": notebook.cells[1], "version": 2}
+    notebook.change({"textContent": [{"document": document, "changes": [first, second]}]})
+    # "# a\f\u2028b 😋", then what stood behind the semicolon.
+    step, device = notebook.found(1, 2)
+    assert (step["code"], device["code"]) == ("XLA101", "XLA201")
+    assert step["range"]["start"] == {"line": 1, "character": 0}
+    assert device["range"]["start"] == {"line": 2, "character": 4}
+
+
+def test_a_cell_has_no_encoding_of_its_own(notebook: Notebook) -> None:
+    notebook.type(1, "# coding: ascii\nprint('😋'); xm.mark_step()")
+    (step,) = notebook.found(1, 2)
+    assert step["range"]["start"] == {"line": 1, "character": 13}
+
+
 def test_cells_come_and_go(notebook: Notebook, client: Client) -> None:
     assert codes(notebook.found(2)) == ["XLA910"]
     gone = notebook.cells[2]

@@ -15,7 +15,7 @@ from xla2tpu.files.commands import MENTION
 from xla2tpu.files.declared import line_at, mentions
 from xla2tpu.files.formats import settled
 from xla2tpu.files.places import Place
-from xla2tpu.files.yamls import Walk, documents_of, entry_of, inside, pairs, settings_of
+from xla2tpu.files.yamls import Walk, documents_of, entry_of, inside, is_shared, pairs, settings_of
 from xla2tpu.kinds import Kind, kind_of
 from xla2tpu.model import Edit
 
@@ -60,6 +60,9 @@ class _Reader:
         self.walk = Walk(text)
         self.found = self.walk.commands.found
         self.containers = 0
+        # What aliases lead to, which may be what they stand in, is read once.
+        self.searched: set[int] = set()
+        self.set: set[int] = set()
 
     def document(self, root: yaml.Node) -> None:
         """Read one document by its kind."""
@@ -75,6 +78,9 @@ class _Reader:
 
     def scalars(self, node: yaml.Node) -> None:
         """Note all texts below a node, in which torch_xla may only be named."""
+        if id(node) in self.searched:
+            return
+        self.searched.add(id(node))
         if isinstance(node, yaml.ScalarNode):
             self.walk.others.append((node.start_mark.index, node.end_mark.index))
         elif isinstance(node, yaml.MappingNode):
@@ -170,6 +176,9 @@ class _Reader:
 
     def settings(self, value: yaml.Node, owner: tuple[yaml.Node, yaml.MappingNode]) -> None:
         """Variables as a mapping, as ``NAME=value``, or as pairs of name and value."""
+        if id(value) in self.set:
+            return
+        self.set.add(id(value))
         if isinstance(value, yaml.MappingNode):
             self.found += settings_of(self.text, value, owner)
             return
@@ -186,8 +195,13 @@ class _Reader:
             if setting is None:
                 self.scalars(item)
                 continue
+            if id(item) in self.set:
+                continue
+            self.set.add(id(item))
             name, text, at, span, end = setting
             gone = whole if len(doomed) == len(read) else self._item(item, end)
+            if is_shared(self.text, item, value):
+                gone = None
             line = line_at(self.text, item.start_mark.index)[0]
             place = Place("file-variable", item.start_mark.index, end, name, anchor=line)
             settled(place, "$" if text is None else text, at, gone, span or (end, end))
@@ -235,7 +249,9 @@ class _Reader:
         """The edit for a list all of whose settings go, with its key."""
         key, parent = owner
         first = line_at(self.text, key.start_mark.index)[0]
-        if value.flow_style or len(parent.value) == 1:
+        if value.flow_style or len(parent.value) == 1 or is_shared(self.text, value, key):
+            return None
+        if any(is_shared(self.text, item, value) for item in value.value):
             return None
         if self.text[first : key.start_mark.index].strip():
             return None

@@ -48,6 +48,12 @@ def inside(text: str, node: yaml.ScalarNode) -> tuple[int, int] | None:
     return (start, end) if text[start:end] == node.value else None
 
 
+def is_shared(text: str, node: yaml.Node, above: yaml.Node) -> bool:
+    """Whether a node stands elsewhere than below ``above``, or others may refer to it."""
+    start = node.start_mark.index
+    return bool(start < above.start_mark.index) or text.startswith(("&", "!"), start)
+
+
 def entry_of(text: str, node: yaml.Node) -> Edit | None:
     """The edit that takes an item of a block list away, with its line."""
     start, _ = line_at(text, node.start_mark.index)
@@ -247,6 +253,8 @@ def settings_of(
         gone = Edit(first, last, "") if alone else None
         if len(doomed) == len(pairs) and gone is not None:
             gone = _with_key(text, value, owner)
+        if is_shared(text, node, key):
+            gone = None
         place = Place("file-variable", start, end, str(key.value), anchor=first if alone else None)
         span = inside(text, node)
         at = span or (end, end)
@@ -263,7 +271,7 @@ def _with_key(
         return None
     key = owner[0]
     first, _ = line_at(text, key.start_mark.index)
-    if text[first : key.start_mark.index].strip():
+    if is_shared(text, value, key) or text[first : key.start_mark.index].strip():
         return None
     last = value.value[-1][1].end_mark.index
     return Edit(first, line_at(text, last)[1], "")

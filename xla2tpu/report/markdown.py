@@ -123,7 +123,10 @@ def _step(steps: list[Step]) -> str:
 
 def _fenced(code: str, indent: str) -> str:
     """Code as a block; its language differs, a shell's for launch lines."""
-    lines = ("```", *code.splitlines(), "```")
+    fence = "```"
+    while fence in code:
+        fence += "`"
+    lines = (fence, *code.splitlines(), fence)
     return "".join(f"{indent}{line}".rstrip() + "\n" for line in lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable
@@ -25,7 +26,7 @@ from xla2tpu.server.analyser import Analyser, Checked
 from xla2tpu.server.diagnostics import SOURCE, diagnostic, finding_range
 from xla2tpu.server.document import Document, is_python, path_of
 from xla2tpu.server.edits import Edits, range_of
-from xla2tpu.server.notebooks import SYNC, Notebook, notebook
+from xla2tpu.server.notebooks import SYNC, Cells, Notebook, notebook
 from xla2tpu.server.options import Options
 from xla2tpu.server.positions import Unit
 
@@ -58,6 +59,9 @@ class Server(LanguageServer):
         self.analyser = Analyser()
         self.pages = pages.Pages()
         self.documents: dict[str, Document] = {}
+        self.cells = Cells()
+        # It keeps texts of cells as well, and would complain of each part that is sent of one.
+        logging.getLogger("pygls.workspace.text_document").disabled = True
         # The notebook of each cell.
         self._notebooks: dict[str, str] = {}
         self._checked: dict[str, Checked] = {}
@@ -109,12 +113,16 @@ class Server(LanguageServer):
         self._told.clear()
         self.schedule_all()
 
+    @property
+    def unit(self) -> Unit:
+        """What columns are counted in, as it was agreed on."""
+        return _UNITS[lsp.PositionEncodingKind(self.workspace.position_encoding)]
+
     def opened(self, item: lsp.TextDocumentItem) -> None:
         if not is_python(item.uri, item.language_id):
             return
-        unit = _UNITS[lsp.PositionEncodingKind(self.workspace.position_encoding)]
         path = path_of(item.uri)
-        self._take(Document(item.uri, item.version, item.text, unit, path))
+        self._take(Document(item.uri, item.version, item.text, self.unit, path))
         self._refresh_unwatched()
         self.schedule(item.uri, 0)
 
@@ -135,11 +143,9 @@ class Server(LanguageServer):
         path, known = path_of(uri), self.workspace.get_notebook_document(notebook_uri=uri)
         if known is None or path is None or not path.endswith(".ipynb"):
             return
-        unit = _UNITS[lsp.PositionEncodingKind(self.workspace.position_encoding)]
-        texts = [self.workspace.get_text_document(cell.document) for cell in known.cells]
-        cells = [(text.uri, text.version, text.source) for text in texts]
         before = self.documents.get(uri)
-        self.documents[uri] = now = notebook(uri, version, path, unit, cells)
+        cells = self.cells.of(known.cells)
+        self.documents[uri] = now = notebook(uri, version, path, self.unit, cells)
         if isinstance(before, Notebook):
             gone = {cell.uri for cell in before.cells} - {cell.uri for cell in now.cells}
             self._withdraw(gone)
@@ -506,10 +512,13 @@ def make() -> Server:
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_OPEN)
     def notebook_did_open(params: lsp.DidOpenNotebookDocumentParams) -> None:
+        server.cells.open(params.cell_text_documents, server.unit)
         server.notebook_is(params.notebook_document.uri, params.notebook_document.version)
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CHANGE)
     def notebook_did_change(params: lsp.DidChangeNotebookDocumentParams) -> None:
+        if params.change.cells is not None:
+            server.cells.change(params.change.cells, server.unit)
         server.notebook_is(params.notebook_document.uri, params.notebook_document.version)
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_SAVE)
@@ -518,6 +527,7 @@ def make() -> Server:
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CLOSE)
     def notebook_did_close(params: lsp.DidCloseNotebookDocumentParams) -> None:
+        server.cells.close(params.cell_text_documents)
         server.closed(params.notebook_document.uri)
 
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import libcst as cst
+
 from xla2tpu.changes import Builder
 from xla2tpu.sites import Change, Site
 
@@ -21,7 +23,10 @@ def attention_call(site: Site, builder: Builder) -> Change | str:
         if name in given and builder.tree.source(given[name]) != "False":
             keywords[name] = f"is_causal={{{name}}}"
     if "ab" in given:
-        keywords["ab"] = "attn_mask={ab} * {sm_scale}" if scaled else "attn_mask={ab}"
+        product = "{ab} * {sm_scale}"
+        if _may_be_none(given["ab"], site, builder):
+            product = f"None if {{ab}} is None else {product}"
+        keywords["ab"] = f"attn_mask={product}" if scaled else "attn_mask={ab}"
         if scaled and scale is not None and not builder.droppable(scale, site.scope):
             return "argument-side-effects"
     ordered = sorted(
@@ -37,3 +42,17 @@ def attention_call(site: Site, builder: Builder) -> Change | str:
         if [(cut.start, cut.end) for cut in change.cuts] == [whole]:
             return "unsupported-form"  # comments between the arguments would go
     return change
+
+
+def _may_be_none(node: cst.BaseExpression, site: Site, builder: Builder) -> bool:
+    """Whether an expression is an attribute, or a parameter that is None by default."""
+    if isinstance(node, cst.Attribute):
+        return True
+    if not isinstance(node, cst.Name):
+        return False
+    owner = site.scope.owner(node.value)
+    bindings = owner.bindings[node.value] if owner is not None else []
+    return any(
+        b.kind == "none" or (b.value is not None and builder.tree.source(b.value) == "None")
+        for b in bindings
+    )
