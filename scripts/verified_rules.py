@@ -17,7 +17,8 @@ from record_fixtures import ROOT, FixtureRun, all_runs, left_out
 
 from xla2tpu.model import Mode
 from xla2tpu.report.rulemarkdown import how
-from xla2tpu.rules import Rule, load_rules
+from xla2tpu.rulemodel import Rule
+from xla2tpu.rules import load_rules
 from xla2tpu.runner import Request, run
 from xla2tpu.verify.record import loads
 from xla2tpu.verify.run import copy

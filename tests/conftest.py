@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import re
+import signal
 import tempfile
 import tokenize
 import warnings
@@ -27,6 +28,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the tool makes of fixtures/ as the expected files, then read the diff",
     )
+
+
+def pytest_configure() -> None:
+    # A shell starts what it puts in the background with the signal ignored; children inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def check_noop(source: str | bytes, **settings: Any) -> FileResult:

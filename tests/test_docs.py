@@ -19,7 +19,14 @@ from xla2tpu.rules import load_rules
 
 ROOT = Path(__file__).parent.parent
 RULES = sorted(ROOT.glob("rules/*/[XT]*.yaml"))
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *(
+        page
+        for name in ("benchmarks", "docs", "editors")
+        for page in sorted(ROOT.glob(f"{name}/**/*.md"))
+    ),
+]
 RULE: dict[str, Any] = {
     "code": "XLA199",
     "name": "some-name",
@@ -136,10 +143,23 @@ def test_reasons_are_all_there() -> None:
     assert [word for word in REASONS if f"`{word}`" not in page] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def _anchor(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        name, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        if anchor and target.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.M)
+            assert anchor in {_anchor(h) for h in headings}, link
 
 
 def test_rule_format_names_every_key() -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from xla2tpu import exampleruns
-from xla2tpu.rules import Example, Rule, load_rules
+from xla2tpu.rulemodel import Example, Rule
+from xla2tpu.rules import load_rules
 
 _RULES = load_rules().rules.values()
 _EXAMPLES = [

@@ -13,7 +13,8 @@ from xla2tpu.engine import run_source
 from xla2tpu.model import Applicability, FileResult, Mode, Settings, Status
 from xla2tpu.prefilter import FRAMEWORKS, interesting, silent
 from xla2tpu.rulecheck import problems
-from xla2tpu.rules import Rule, RuleError, load_rules
+from xla2tpu.rulemodel import Rule, RuleError
+from xla2tpu.rules import load_rules
 
 RULES = [rule for rule in load_rules().rules.values() if rule.code.startswith("FWK")]
 ARGUMENTS = "from transformers import TrainingArguments\n"

@@ -16,14 +16,14 @@ PACKAGE = ROOT / "xla2tpu"
 # Lowest first. A module may import from its own layer, without cycles, and from those before.
 LAYERS = {
     "data": "model kinds inhouse reasons prefilter comments source lines patterns git placements",
-    "rules": "rules rulecheck ruleschema kerneltable",
-    "reading": "nodes scopes positions reparse walk tree parsing exports project names "
-    "syntax suites",
+    "rules": "rulemodel rulereader rules rulecheck ruleschema kerneltable",
+    "reading": "nodes scopes positions reparse walk tree parsing exports roots words "
+    "hardware projectfiles project names syntax suites",
     "rewriting": "template signatures sites naming imports changes processes flow devices "
-    "batches loaders environment compilebackends literals importsites workers processgroups "
-    "spmdsamples spmdcode spmdmesh spmdmodel spmdprogram spmdrewrite spmd match missingops "
-    "frameworks edits vanished layout deletions helpertexts placing plan constants fsdparguments "
-    "shardings",
+    "batches loaderuses loaderchanges loaders environment compilebackends literals importsites "
+    "workers processgroups spmdsamples spmdcode spmdmesh spmdmodel spmdprogram spmdrewrite "
+    "spmd match missingops frameworks edits vanished layout deletions helpertexts placing plan "
+    "constants fsdparguments shardings",
     "transforms": "transforms",
     "engine": "analysis afterswap plansteps shardingsteps plainsteps parallelplan markers findings "
     "engine helpersmodule",

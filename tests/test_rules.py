@@ -11,7 +11,8 @@ import yaml
 from xla2tpu import rules
 from xla2tpu.model import FAMILIES, Applicability, Effort
 from xla2tpu.rulecheck import problems
-from xla2tpu.rules import Api, Rule, RuleError, RuleSet, Signature, load_rules
+from xla2tpu.rulemodel import Api, Rule, RuleError, RuleSet, Signature
+from xla2tpu.rules import load_rules
 
 RULE = """\
 code: XLA990

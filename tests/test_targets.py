@@ -18,7 +18,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from xla2tpu.rules import RuleSet, load_rules
+from xla2tpu.rulemodel import RuleSet
+from xla2tpu.rules import load_rules
 
 PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\*{0,2})(\w+)(?:=([^{}]*))?\}")
 # What the child answers for each dotted name: empty where all is well.

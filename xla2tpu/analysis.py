@@ -13,6 +13,7 @@ from xla2tpu import processgroups, spmd
 from xla2tpu.changes import Builder
 from xla2tpu.environment import other_hardware
 from xla2tpu.frameworks import Frameworks
+from xla2tpu.hardware import OTHER_HARDWARE
 from xla2tpu.helpersmodule import file_of
 from xla2tpu.importsites import ImportSites
 from xla2tpu.inhouse import is_torch_xla
@@ -24,8 +25,9 @@ from xla2tpu.names import Names
 from xla2tpu.naming import Naming
 from xla2tpu.plan import Plan
 from xla2tpu.prefilter import migrated
-from xla2tpu.project import OTHER_HARDWARE, Project
-from xla2tpu.rules import RuleSet, forget, load_rules
+from xla2tpu.project import Project
+from xla2tpu.rulemodel import RuleSet
+from xla2tpu.rules import forget, load_rules
 from xla2tpu.shardings import Shardings, explain
 from xla2tpu.sites import References, Site, modules_of
 from xla2tpu.source import Source

@@ -16,10 +16,11 @@ from xla2tpu import prefilter
 from xla2tpu.inhouse import NOTHING, InHouse
 from xla2tpu.kinds import Kind, kind_of
 from xla2tpu.model import FileResult, Mode, Settings, Status
-from xla2tpu.project import Project, find_root, forget, project_of
+from xla2tpu.project import Project, forget, project_of
+from xla2tpu.roots import find_root
 
 if TYPE_CHECKING:
-    from xla2tpu.rules import RuleSet
+    from xla2tpu.rulemodel import RuleSet
 
 Job = tuple[str, Settings]
 Progress = Callable[..., None]

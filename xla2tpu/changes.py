@@ -15,7 +15,7 @@ from xla2tpu.model import Settings
 from xla2tpu.names import Names
 from xla2tpu.naming import Import, Naming
 from xla2tpu.nodes import descendants
-from xla2tpu.rules import Case, RuleSet
+from xla2tpu.rulemodel import Case, RuleSet
 from xla2tpu.scopes import Scope
 from xla2tpu.sites import Change, Cut, Site
 from xla2tpu.template import Piece, Slice, Template, compile_template, render

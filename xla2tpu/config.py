@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from xla2tpu.model import FAMILIES
 from xla2tpu.patterns import matches
-from xla2tpu.project import unmarked_root
+from xla2tpu.roots import unmarked_root
 
 FILE_NAMES = (".xla2tpu.toml", "pyproject.toml")
 DEVICES = ("tpu", "accelerator")

@@ -16,7 +16,8 @@ from typing import Any
 from xla2tpu import ruleschema
 from xla2tpu.reasons import REASONS
 from xla2tpu.report import coverage, json_, rulemarkdown
-from xla2tpu.rules import RuleSet, load_rules
+from xla2tpu.rulemodel import RuleSet
+from xla2tpu.rules import load_rules
 
 ROOT = Path(__file__).resolve().parent.parent
 START, END = "<!-- rules: made by `python -m xla2tpu.docs` -->", "<!-- end of rules -->"

@@ -30,8 +30,10 @@ from xla2tpu.nodes import paused_gc
 from xla2tpu.parsing import BadSyntax, parse
 from xla2tpu.plan import Assembly
 from xla2tpu.positions import PositionError
-from xla2tpu.project import Project, find_root, project_of
-from xla2tpu.rules import Rule, load_rules
+from xla2tpu.project import Project, project_of
+from xla2tpu.roots import find_root
+from xla2tpu.rulemodel import Rule
+from xla2tpu.rules import load_rules
 from xla2tpu.sites import Site
 from xla2tpu.source import Source, UndecodableError, decode
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from xla2tpu.files import run_source
 from xla2tpu.model import FileResult, Mode, Settings
 from xla2tpu.project import Project
-from xla2tpu.rules import Example, Rule, load_rules
+from xla2tpu.rulemodel import Example, Rule
+from xla2tpu.rules import load_rules
 
 # No file stands there: the examples are decided by themselves.
 _ROOT = "/nowhere"

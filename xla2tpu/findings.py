@@ -9,7 +9,7 @@ from xla2tpu.edits import Conflict, to_bytes
 from xla2tpu.markers import Markers
 from xla2tpu.model import FAMILIES, Applicability, Effort, Finding, Fix, Mode
 from xla2tpu.reasons import REASONS
-from xla2tpu.rules import Rule
+from xla2tpu.rulemodel import Rule
 from xla2tpu.sites import Site, Text
 
 _UNUSED_SUPPRESSION, _STALE_MARKER = "XLA095", "XLA096"

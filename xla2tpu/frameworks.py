@@ -17,7 +17,8 @@ from xla2tpu import signatures, syntax
 from xla2tpu.changes import Builder
 from xla2tpu.match import allows
 from xla2tpu.nodes import dotted
-from xla2tpu.rules import Rule, Use, load_rules
+from xla2tpu.rulemodel import Rule, Use
+from xla2tpu.rules import load_rules
 from xla2tpu.scopes import Scope
 from xla2tpu.sites import Change, Cut, Site
 from xla2tpu.tree import Tree

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 from xla2tpu.exports import top_level
-from xla2tpu.rules import RuleSet
+from xla2tpu.rulemodel import RuleSet
 
 _HEAD = '"""Small helpers that the move from PyTorch/XLA to TorchTPU needs."""\n'
 

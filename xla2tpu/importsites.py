@@ -10,7 +10,7 @@ from xla2tpu.imports import Group
 from xla2tpu.inhouse import is_torch_xla
 from xla2tpu.model import Applicability
 from xla2tpu.nodes import dotted
-from xla2tpu.rules import RuleSet
+from xla2tpu.rulemodel import RuleSet
 from xla2tpu.sites import Change, Site
 from xla2tpu.suites import Suites, smalls_of
 from xla2tpu.tree import Tree

@@ -17,7 +17,7 @@ from xla2tpu.comments import MARK
 from xla2tpu.model import Applicability
 from xla2tpu.nodes import dotted
 from xla2tpu.prefilter import GUARD_PACKAGES
-from xla2tpu.rules import Rule, RuleSet
+from xla2tpu.rulemodel import Rule, RuleSet
 from xla2tpu.scopes import Scope
 from xla2tpu.sites import Change, Cut, Site
 from xla2tpu.template import Slice

@@ -7,74 +7,28 @@ what is called on it and the loops over it change together or not at all.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from itertools import pairwise
 
 import libcst as cst
 
-from xla2tpu import syntax
 from xla2tpu.batches import Loop, loop_over, moves
 from xla2tpu.changes import Builder
 from xla2tpu.flow import reaching, stays
+from xla2tpu.loaderchanges import ITERATOR, PLAIN, WRAPPED, Changes, Value
+from xla2tpu.loaderuses import MP, OF_LOADER, PARALLEL, PER_DEVICE, PLACE, Uses, deletable
 from xla2tpu.model import Applicability
 from xla2tpu.nodes import descendants
 from xla2tpu.scopes import Scope
 from xla2tpu.sites import Change, Cut, Insert, Site
 from xla2tpu.template import Piece, Slice
 
-_PLACE = "torch_xla.distributed.parallel_loader."
-MP, PARALLEL = f"{_PLACE}MpDeviceLoader", f"{_PLACE}ParallelLoader"
-PER_DEVICE = f"{PARALLEL}().per_device_loader"
-CLASSES = frozenset({MP, PARALLEL, f"{_PLACE}PerDeviceLoader"})
+CLASSES = frozenset({MP, PARALLEL, f"{PLACE}PerDeviceLoader"})
 _OWN = {
     f"{PARALLEL}()": frozenset(
         {"per_device_loader", "per_device_samples", "next_item", "close", "batches_per_execution"}
     ),
     f"{PER_DEVICE}()": frozenset({"next"}),
 }
-_WRAPPER = "DeviceLoader"
-_OF_LOADER = frozenset({"_loader", "_cpu_loader"})
 _KEPT = frozenset({"_loader", "_device"})
-_WIDTH = 88
-
-PLAIN, WRAPPED, ITERATOR = "plain", "wrapped", "iterator"
-
-
-@dataclass(eq=False)
-class Use:
-    """One use of a name that holds a loader: what is done with it there."""
-
-    node: cst.BaseExpression
-    # loop, len, next, inner (the plain loader), attribute, private, stored, close, per-device,
-    # delete, delete-item (among others) or other
-    kind: str
-    loop: Loop | None = None
-    site: Site | None = None
-
-
-@dataclass(eq=False)
-class Held:
-    """Where a loader is kept: the name or attribute, the assignment, and the uses of it.
-
-    ``certain``: each use sees this very loader, and no other can see it.
-    """
-
-    target: cst.BaseExpression
-    statement: cst.CSTNode
-    certain: bool
-    uses: list[Use]
-
-
-@dataclass(eq=False)
-class Value:
-    """A loader that yields batches: its site, the plain loader and the device."""
-
-    site: Site
-    loader: cst.BaseExpression
-    device: cst.BaseExpression
-    held: Held | None = None
-    form: str = WRAPPED
-    moved: list[tuple[Loop, list[str]]] = field(default_factory=list)
 
 
 class Loaders:
@@ -82,7 +36,9 @@ class Loaders:
 
     def __init__(self, builder: Builder) -> None:
         self.builder, self.tree = builder, builder.tree
-        self.sites = [s for s in builder.sites.values() if s.path.startswith(_PLACE)]
+        self.sites = [s for s in builder.sites.values() if s.path.startswith(PLACE)]
+        self.uses = Uses(builder, self.sites)
+        self.changes = Changes(builder, self.uses)
         self.results: dict[Site, Change | str] = {}
         # Tests by a class change with all that makes its values.
         self.tests = [s for s in self.sites if s.call is None and s.path in CLASSES]
@@ -135,7 +91,7 @@ class Loaders:
         assert site.bound is not None
         args = site.bound.args
         value = Value(site, args["loader"].value, args["device"].value)
-        value.held = self._held(site)
+        value.held = self.uses.held(site)
         attributes = self._attributes_of(site)
         words = [s.path.removeprefix(f"{MP}().").split(".")[0] for s in attributes]
         if any(w.startswith("_") and w not in _KEPT for w in words):
@@ -193,15 +149,15 @@ class Loaders:
         if not feeds:
             return False
         (feed,) = feeds
-        value = Value(feed, loader, device, self._held(feed))
+        value = Value(feed, loader, device, self.uses.held(feed))
         changes: dict[Site, Change | str] = {site: Change()}
         rest = [s for s in group if s is not site and s is not feed]
         nexts = {id(s.expression): s for s in rest if s.path == f"{PER_DEVICE}().next" and s.call}
         chained = next((s for s in nexts.values() if self._base(s) is feed.expression), None)
         if chained is not None:
-            text = self._iterator(value)
+            text = self.changes.iterator(value)
             changes[feed] = Change()
-            changes[chained] = self._replaced(chained, ["next(", *text, ")"])
+            changes[chained] = self.changes.replaced(chained, ["next(", *text, ")"])
         else:
             self._decide(value)
             changes[feed] = self._change(value)
@@ -213,7 +169,7 @@ class Loaders:
         self, site: Site, loader: cst.BaseExpression, device: cst.BaseExpression, group: list[Site]
     ) -> None:
         """``para = pl.ParallelLoader(loader, [device])``, and what is called on it later."""
-        held = self._held(site)
+        held = self.uses.held(site)
         if held is None or any(u.kind not in _ON_PARALLEL for u in held.uses):
             self._refuse(group, "value-escapes")
             return
@@ -226,8 +182,8 @@ class Loaders:
             return
         since = self.tree.span(held.statement)[1]
         simple = all(stays(self.tree, e, site.scope, since) for e in (loader, device))
-        simple = simple and (isinstance(loader, cst.Name) or self._follows(held))
-        dissolves = held.certain and simple and bool(feeds) and _deletable(held)
+        simple = simple and (isinstance(loader, cst.Name) or self.uses.follows(held))
+        dissolves = held.certain and simple and bool(feeds) and deletable(held)
         main = Change(replaced=[site.expression])
         changes[site] = main
         for use in held.uses:
@@ -236,32 +192,32 @@ class Loaders:
             elif use.kind == "delete" and dissolves:
                 main.deletes.append(self.tree.statement(use.node))
             elif use.kind == "inner" and use.site is not None:
-                changes[use.site] = self._stripped(use, loader if dissolves else None)
+                changes[use.site] = self.changes.stripped(use, loader if dissolves else None)
         if dissolves:
             main.deletes.append(held.statement)
         else:
-            changes[site] = self._replaced(site, self._wrapped(loader, device))
-            self._explain(site, WRAPPED)
+            changes[site] = self.changes.replaced(site, self.changes.wrapped(loader, device))
+            self.changes.explain(site, WRAPPED)
         taken = [u for u in feeds if u.site is not None and not self._is_measured(u.site)]
         for use in feeds:
             feed = use.site
             assert feed is not None
-            if len(taken) > 1 or self._repeats(use.node, held.statement):
+            if len(taken) > 1 or self.uses.repeats(use.node, held.statement):
                 feed.applicability = Applicability.UNSAFE  # the later ones got nothing
             if dissolves:
-                value = Value(feed, loader, device, self._held(feed))
+                value = Value(feed, loader, device, self.uses.held(feed))
                 self._decide(value)
                 changes[feed] = self._change(value)
                 below = [s for s in inner if feed in s.makers]
                 changes.update(self._called(value, below))
             else:
-                value = Value(feed, use.node, device, self._held(feed))
+                value = Value(feed, use.node, device, self.uses.held(feed))
                 self._decide(value, plain=False)
                 text: list[Piece] = [Slice(use.node)]
                 if value.form == ITERATOR:
                     text = ["iter(", Slice(use.node), ")"]
                 fits = self._fits(value) and not self._asks_for_more(value)
-                changes[feed] = self._replaced(feed, text) if fits else "unsupported-form"
+                changes[feed] = self.changes.replaced(feed, text) if fits else "unsupported-form"
                 changes.update(self._called(value, [s for s in inner if feed in s.makers]))
         self._settle(group, changes)
 
@@ -285,10 +241,10 @@ class Loaders:
                 and site.call is not None
                 and value.form == ITERATOR
             ):
-                found[site] = self._replaced(site, ["next(", Slice(base), ")"])
-            elif name in _OF_LOADER and value.form == WRAPPED:
+                found[site] = self.changes.replaced(site, ["next(", Slice(base), ")"])
+            elif name in OF_LOADER and value.form == WRAPPED:
                 above = self.tree.parent(site.node)
-                inner = isinstance(above, cst.Attribute) and above.attr.value in _OF_LOADER
+                inner = isinstance(above, cst.Attribute) and above.attr.value in OF_LOADER
                 # The first is the ParallelLoader, the second the plain loader.
                 end = self.tree.span(above if inner and above is not None else site.node)[1]
                 cut = Cut(self.tree.span(site.node)[1], end, ("",))
@@ -301,81 +257,6 @@ class Loaders:
         """What a method is called on; None where it is called by another name."""
         return site.node.value if isinstance(site.node, cst.Attribute) else None
 
-    # -- where a loader is kept ---------------------------------------------------------------
-
-    def _held(self, site: Site) -> Held | None:
-        """The name or attribute that a loader is assigned to, with all uses of it."""
-        statement = self.tree.parent(site.expression)
-        if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-            target = statement.targets[0].target
-        elif isinstance(statement, cst.AnnAssign):
-            target = statement.target
-        else:
-            return None
-        if isinstance(target, cst.Name):
-            return self._named_uses(site, target, statement)
-        if isinstance(target, cst.Attribute):
-            nodes = [n for n in self.tree.attributes[target.attr.value] if n is not target]
-            uses = [
-                self._use(n, self.tree.scope(n)) for n in nodes if id(n) not in self.tree.stored
-            ]
-            return Held(target, statement, False, uses)
-        return None
-
-    def _named_uses(self, site: Site, target: cst.Name, statement: cst.CSTNode) -> Held | None:
-        owner = site.scope.owner(target.value)
-        if owner is None:
-            return None
-        uses: list[Use] = []
-        certain = owner is site.scope and isinstance(statement, cst.Assign)
-        for load, scope in self.tree.loads_of(target.value, owner):
-            seen = reaching(self.tree, load, scope)
-            if seen is None:
-                certain = certain and self.tree.is_within(load, statement)
-            elif seen.value is not site.expression:
-                continue  # another loader, or the plain one
-            if seen is not None or not self.tree.is_within(load, statement):
-                uses.append(self._use(load, scope))
-        return Held(target, statement, certain, uses)
-
-    def _use(self, node: cst.CSTNode, scope: Scope) -> Use:
-        assert isinstance(node, cst.BaseExpression)
-        parent = self.tree.parent(node)
-        loop = loop_over(node, scope, self.builder)
-        if loop is not None:
-            return Use(node, "loop", loop)
-        if isinstance(parent, cst.Del):
-            return Use(node, "delete")
-        if isinstance(parent, cst.Element) and isinstance(self.tree.statement(node), cst.Del):
-            return Use(node, "delete-item")
-        if isinstance(parent, cst.Arg):
-            call = self.tree.parent(parent)
-            name = self.builder.callee(call, scope) if isinstance(call, cst.Call) else None
-            kinds = {"builtins.len": "len", "builtins.next": "next"}
-            return Use(node, kinds.get(name or "", "other"))
-        if isinstance(parent, cst.Attribute) and parent.value is node:
-            return self._attribute(node, parent)
-        return Use(node, "other")
-
-    def _attribute(self, node: cst.BaseExpression, parent: cst.Attribute) -> Use:
-        site = next((s for s in self.sites if s.node is parent), None)
-        word = parent.attr.value
-        if word == "per_device_loader" and site is not None and site.call is not None:
-            return Use(node, "per-device", site=site)
-        if word == "close" and site is not None:
-            alone = site.context in ("statement", "discarded")
-            return Use(node, "close" if alone else "other", site=site)
-        if word == "next":
-            served = site is not None and site.call is not None
-            if site is not None and served and site.path == f"{PER_DEVICE}().next":
-                return Use(node, "next", site=site)
-            return Use(node, "private")  # the name may hold something else: nothing mends it
-        if id(parent) in self.tree.stored:
-            return Use(node, "stored", site=site)
-        if word in _OF_LOADER:
-            return Use(node, "inner", site=site)
-        return Use(node, "private" if word.startswith("_") else "attribute", site=site)
-
     # -- which form ---------------------------------------------------------------------------
 
     def _decide(self, value: Value, plain: bool = True) -> None:
@@ -386,7 +267,7 @@ class Loaders:
             value.form = ITERATOR
             return
         again = sum(u.kind not in _LOOKED_AT for u in uses) > 1
-        if once and (again or any(self._repeats(u.node, value.site.expression) for u in uses)):
+        if once and (again or any(self.uses.repeats(u.node, value.site.expression) for u in uses)):
             value.site.applicability = Applicability.UNSAFE  # the later uses got nothing
             return
         if self.tests or not plain:
@@ -413,28 +294,6 @@ class Loaders:
             value.moved.append((loop, names))
         value.form = PLAIN
 
-    def _follows(self, held: Held) -> bool:
-        """Whether the one use of a name is the loop right after the assignment.
-
-        Then nothing comes between that could give an attribute another value.
-        """
-        uses = [u for u in held.uses if not u.kind.startswith("delete") and u.kind != "close"]
-        line = self.tree.parent(held.statement)
-        suite = self.tree.parent(line) if isinstance(line, cst.SimpleStatementLine) else None
-        if len(uses) != 1 or not isinstance(suite, (cst.IndentedBlock, cst.Module)):
-            return False
-        after = next((b for a, b in pairwise(suite.body) if a is line), None)
-        return isinstance(after, cst.For) and self.tree.is_within(uses[0].node, after.iter)
-
-    def _repeats(self, node: cst.CSTNode, once: cst.CSTNode) -> bool:
-        """Whether a place is in a loop that what is done once is not in."""
-        return any(
-            isinstance(a, (cst.For, cst.While))
-            and not self.tree.is_within(once, a)
-            and not (isinstance(a, cst.For) and self.tree.is_within(node, a.iter))
-            for a in self.tree.ancestors(node)
-        )
-
     def _is_collated(self, loader: cst.BaseExpression, scope: Scope) -> bool:
         """Whether the loader is seen to be made with a function that makes the batches."""
         made: list[cst.CSTNode] = [loader]
@@ -455,18 +314,18 @@ class Loaders:
         if not self._fits(value):
             return "unsupported-form"
         if value.form == ITERATOR:
-            return self._replaced(site, self._iterator(value))
+            return self.changes.replaced(site, self.changes.iterator(value))
         if value.form == WRAPPED:
             if self._asks_for_more(value):
                 return "ambiguous-binding"
-            self._explain(site, WRAPPED)
-            return self._replaced(site, self._wrapped(value.loader, value.device))
-        self._explain(site, PLAIN)
-        change = self._plain(value)
+            self.changes.explain(site, WRAPPED)
+            return self.changes.replaced(site, self.changes.wrapped(value.loader, value.device))
+        self.changes.explain(site, PLAIN)
+        change = self.changes.plain(value)
         if isinstance(change, Change):
             for loop, names in value.moved:
-                change.uses |= self._names(value.device) if names else set()
-                for line in self._move(loop, names, self.tree.source(value.device)):
+                change.uses |= self.changes.names(value.device) if names else set()
+                for line in self.changes.move(loop, names, self.tree.source(value.device)):
                     change.inserts.append(Insert(loop.node, (line,)))
         return change
 
@@ -475,142 +334,13 @@ class Loaders:
         uses = value.held.uses if value.held is not None else []
         if value.form == ITERATOR and any(u.kind not in _ON_ITERATOR for u in uses):
             return False
-        return all(self._iterates(n) for n in (value.site.expression, *(u.node for u in uses)))
+        return all(self.uses.iterates(n) for n in (value.site.expression, *(u.node for u in uses)))
 
     def _asks_for_more(self, value: Value) -> bool:
         """Whether an attribute is used that the wrapper has not, and that nothing else mends."""
         lost = {"private"} if value.site.path == MP else {"private", "inner"}
         uses = value.held.uses if value.held is not None else []
         return value.form == WRAPPED and any(u.kind in lost and u.site is None for u in uses)
-
-    def _iterates(self, node: cst.CSTNode) -> bool:
-        """Whether ``iter(node)``, if that is there, is used as any iterator is.
-
-        The iterator of torch_xla had a length and ``next()`` too; that of the wrapper has not.
-        """
-        arg = self.tree.parent(node)
-        call = self.tree.parent(arg) if isinstance(arg, cst.Arg) else None
-        if not isinstance(call, cst.Call):
-            return True
-        scope = self.tree.scope(call)
-        if self.builder.callee(call, scope) != "builtins.iter":
-            return True
-        statement = self.tree.parent(call)
-        if not isinstance(statement, cst.Assign):
-            return self._use(call, scope).kind in ("next", "loop")
-        target = statement.targets[0].target
-        if len(statement.targets) != 1:
-            return False
-        if isinstance(target, cst.Attribute):
-            named = self.tree.attributes[target.attr.value]
-            loads = [(n, self.tree.scope(n)) for n in named if id(n) not in self.tree.stored]
-        elif isinstance(target, cst.Name) and (owner := scope.owner(target.value)) is not None:
-            loads = [*self.tree.loads_of(target.value, owner)]
-        else:
-            return False
-        return not any(self._use(n, s).kind in _LOST for n, s in loads)
-
-    def _explain(self, site: Site, form: str) -> None:
-        if form == PLAIN:
-            site.fix_title = "Loop over the loader itself and move each batch"
-            site.message = "`{api}` moves each batch; the loop itself does so, which is in sight"
-        else:
-            site.fix_title = "Wrap the loader in a class that moves each batch"
-            site.message = (
-                "`{api}` moves each batch; a small class does so, since not all that loops over it"
-                " and how it takes a batch apart can be seen"
-            )
-
-    def _plain(self, value: Value) -> Change | str:
-        """The plain loader in place of the wrapper, under its own name where that is certain."""
-        site, held, loader = value.site, value.held, value.loader
-        if held is None:
-            return self._replaced(site, [self._slice(loader, site)])
-        assert isinstance(held.target, cst.Name)
-        since = self.tree.span(held.statement)[1]
-        same = isinstance(loader, cst.Name) and loader.value == held.target.value
-        certain = same or stays(self.tree, loader, site.scope, since)
-        if not isinstance(loader, cst.Name):
-            certain = certain and self._follows(held)
-        if not certain or not (same or _deletable(held)):
-            change = self._replaced(site, [self._slice(loader, site)])
-            if isinstance(change, Change):
-                change.cuts += self._inner_cuts(held)
-            return change
-        change = Change(deletes=[held.statement], replaced=[site.expression])
-        change.uses |= self._names(loader)
-        name = self.tree.source(loader)
-        for use in held.uses:
-            if use.kind == "delete":
-                if not same:
-                    change.deletes.append(self.tree.statement(use.node))
-            elif not same:
-                change.cuts.append(Cut(*self.tree.span(use.node), (name,), use.node))
-        change.cuts += self._inner_cuts(held)
-        return change
-
-    def _inner_cuts(self, held: Held) -> list[Cut]:
-        """What takes ``._loader`` out of ``loader._loader.sampler``."""
-        found = []
-        for use in held.uses:
-            attribute = self.tree.parent(use.node)
-            if use.kind == "inner" and attribute is not None:
-                start, end = self.tree.span(use.node)[1], self.tree.span(attribute)[1]
-                found.append(Cut(start, end, ("",), use.node))
-        return found
-
-    def _stripped(self, use: Use, loader: cst.BaseExpression | None) -> Change:
-        """``para._loader``, the plain loader: by its name, or as what the wrapper keeps."""
-        attribute = self.tree.parent(use.node)
-        assert attribute is not None
-        if loader is not None:
-            cut = Cut(*self.tree.span(attribute), (self.tree.source(loader),))
-            return Change(cuts=[cut], replaced=[attribute], uses=self._names(loader))
-        end = self.tree.span(attribute)[1]
-        return Change(cuts=[Cut(self.tree.span(use.node)[1], end, ("._loader",))])
-
-    def _move(self, loop: Loop, names: list[str], device: str) -> list[str]:
-        """The lines that move what a loop's target holds: one, or one for each name if too long."""
-        if not names:
-            return []
-        values = ", ".join(f"{name}.to({device})" for name in names)
-        line = f"{', '.join(names)} = {values}"
-        indent = len(self.builder.line_indent(self.tree.span(loop.node)[0])) + 4
-        if len(names) == 1 or indent + len(line) <= _WIDTH:
-            return [line]
-        return [f"{name} = {name}.to({device})" for name in names]
-
-    def _wrapped(self, loader: cst.BaseExpression, device: cst.BaseExpression) -> list[Piece]:
-        return [f"{_WRAPPER}(", Slice(loader), ", ", Slice(device), ")"]
-
-    def _iterator(self, value: Value) -> list[Piece]:
-        return ["iter(", *self._wrapped(value.loader, value.device), ")"]
-
-    def _replaced(self, site: Site, pieces: list[Piece]) -> Change | str:
-        """The pieces in place of the site's expression, with the wrapper where they name it."""
-        template = ""
-        extra: dict[str, Piece] = {}
-        for index, piece in enumerate(pieces):
-            if isinstance(piece, Slice):
-                extra[f"item{index}"] = piece
-                template += f"{{item{index}}}"
-            else:
-                template += piece
-        helpers = [_WRAPPER] if _WRAPPER in template else []
-        change = self.builder.replace(site, template, helpers=helpers, extra=extra)
-        if isinstance(change, Change):
-            for piece in extra.values():
-                change.uses |= self._names(piece.node) if isinstance(piece, Slice) else set()
-        return change
-
-    def _names(self, node: cst.CSTNode) -> set[str]:
-        """The names in an expression, which may come from a statement that goes."""
-        return {n.value for n in descendants(node) if isinstance(n, cst.Name)}
-
-    def _slice(self, node: cst.BaseExpression, site: Site) -> Slice:
-        assert isinstance(site.expression, cst.BaseExpression)
-        weak = syntax.precedence(node) < syntax.demanded(self.tree, site.expression)
-        return Slice(node, weak and not node.lpar)
 
     # -- together -----------------------------------------------------------------------------
 
@@ -637,7 +367,6 @@ class Loaders:
 # What takes no batch from a loader.
 _LOOKED_AT = frozenset({"len", "inner", "private", "delete", "delete-item", "close"})
 _ON_ITERATOR = frozenset({"next", "loop", "delete", "delete-item"})
-_LOST = frozenset({"len", "private", "inner", "attribute", "stored"})
 _ON_PARALLEL = frozenset({"per-device", "close", "delete", "delete-item", "inner"})
 
 
@@ -647,8 +376,3 @@ def only_device(devices: cst.BaseExpression) -> cst.BaseExpression | None:
         return None
     element = devices.elements[0]
     return None if isinstance(element, cst.StarredElement) else element.value
-
-
-def _deletable(held: Held) -> bool:
-    """Whether the assignment may go with all deletions of the name."""
-    return isinstance(held.target, cst.Name) and all(u.kind != "delete-item" for u in held.uses)

@@ -16,7 +16,8 @@ from xla2tpu.inhouse import NOTHING
 from xla2tpu.kinds import Kind, kind_of
 from xla2tpu.model import STAGES, FileResult, ManualPlan, Settings, Step, state_of
 from xla2tpu.parallelplan import kinds
-from xla2tpu.project import Project, find_root, project_of
+from xla2tpu.project import Project, project_of
+from xla2tpu.roots import find_root
 
 _ORDER = {stage: index for index, stage in enumerate(STAGES)}
 # What the steps of a file are looked for that the programs only import.

@@ -13,7 +13,7 @@ from xla2tpu import devices, syntax
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
 from xla2tpu.names import Names
-from xla2tpu.rules import Api, Case, RuleSet
+from xla2tpu.rulemodel import Api, Case, RuleSet
 from xla2tpu.scopes import Binding
 from xla2tpu.signatures import bind_api, parse
 from xla2tpu.sites import Change, Reference, Site

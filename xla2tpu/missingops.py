@@ -15,7 +15,8 @@ import libcst as cst
 from xla2tpu import kerneltable, signatures
 from xla2tpu.changes import Builder
 from xla2tpu.match import allows
-from xla2tpu.rules import Op, Rule, load_rules
+from xla2tpu.rulemodel import Op, Rule
+from xla2tpu.rules import load_rules
 from xla2tpu.scopes import Scope
 from xla2tpu.sites import Site
 from xla2tpu.tree import Tree

@@ -12,7 +12,7 @@ import libcst as cst
 from xla2tpu.inhouse import is_torch_xla
 from xla2tpu.names import Names
 from xla2tpu.nodes import dotted
-from xla2tpu.rules import Helper, RuleSet
+from xla2tpu.rulemodel import Helper, RuleSet
 from xla2tpu.scopes import Binding, Scope
 from xla2tpu.tree import Tree
 

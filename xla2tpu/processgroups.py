@@ -14,7 +14,7 @@ from xla2tpu import devices, workers
 from xla2tpu.changes import Builder
 from xla2tpu.model import Applicability
 from xla2tpu.nodes import descendants
-from xla2tpu.rules import Rule
+from xla2tpu.rulemodel import Rule
 from xla2tpu.scopes import Scope
 from xla2tpu.signatures import Bound, bind
 from xla2tpu.sites import Change, Site, within

@@ -9,11 +9,10 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from xla2tpu.exports import (
-    ImportLine,
     Module,
     direct_names,
     exports_of,
@@ -21,108 +20,15 @@ from xla2tpu.exports import (
     import_lines,
     used_names,
 )
+from xla2tpu.hardware import is_for_tpu, vendor_in
 from xla2tpu.inhouse import NOTHING, PACKAGES, InHouse, is_torch_xla
 from xla2tpu.prefilter import FRAMEWORKS, GUARD_PACKAGES, migrated
+from xla2tpu.projectfiles import ProjectFiles
+from xla2tpu.roots import files_below, packages_used_in
+from xla2tpu.words import chains, has_word, stem_of, words_pattern
 
-_MARKS = (".git", "pyproject.toml", "setup.cfg", "setup.py", ".xla2tpu.toml", ".hg")
-_SKIPPED = frozenset(
-    {
-        ".git",
-        ".hg",
-        ".tox",
-        ".nox",
-        ".venv",
-        "venv",
-        "node_modules",
-        "__pycache__",
-        "build",
-        "dist",
-        ".eggs",
-        "site-packages",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".pytest_cache",
-    }
-)
-
-# Packages that bring torch_xla to hardware other than TPUs.
-OTHER_HARDWARE = {
-    "torch_neuronx": "AWS Neuron",
-    "torch_neuron": "AWS Neuron",
-    "neuronx_distributed": "AWS Neuron",
-    "neuronx_distributed_training": "AWS Neuron",
-    "libneuronxla": "AWS Neuron",
-    "optimum.neuron": "AWS Neuron",
-    "tt_torch": "Tenstorrent",
-    "torch_plugin_tt": "Tenstorrent",
-    "pjrt_plugin_tt": "Tenstorrent",
-    "tt_xla": "Tenstorrent",
-    "torchacc": "TorchACC",
-}
-_OTHER_IMPORT = re.compile(
-    rb"^(?:from|import)[ \t]+("
-    + b"|".join(re.escape(n).encode() for n in OTHER_HARDWARE)
-    + rb")\b",
-    re.M,
-)
-
-
-_XLA_IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+torch_xla\b", re.M)
-_IMPORTED = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.M)
-_SCRIPTS, _SCRIPT_BYTES = 200, 1 << 20
 # A run reads all of its files before names are followed: up to so much is not read again.
 _KEPT_BYTES = 48 << 20
-_WORD = re.compile(rb"\w")
-
-
-def find_root(path: str) -> str:
-    """The folder of the project that a file belongs to: the nearest with a project's mark.
-
-    Without one, `unmarked_root` of the file's folder.
-    """
-    folder = above = os.path.dirname(os.path.abspath(path))
-    while True:
-        if any(os.path.exists(os.path.join(above, mark)) for mark in _MARKS):
-            return above
-        if os.path.dirname(above) == above:
-            break
-        above = os.path.dirname(above)
-    return unmarked_root(folder)
-
-
-def unmarked_root(folder: str) -> str:
-    """The project's folder where nothing marks one: that above the outermost package.
-
-    One more where scripts beside the folder import from it by its name, as they may without
-    an ``__init__.py``.
-    """
-    while os.path.exists(os.path.join(folder, "__init__.py")) and os.path.dirname(folder) != folder:
-        folder = os.path.dirname(folder)
-    above, name = os.path.split(folder)
-    return above if name in _packages_used_in(above) else folder
-
-
-@functools.lru_cache(maxsize=64)
-def _packages_used_in(folder: str) -> frozenset[str]:
-    """The first words of all imports in the Python files right in a folder."""
-    found: set[bytes] = set()
-    for text in _scripts_in(folder):
-        found.update(m[1] for m in _IMPORTED.finditer(text))
-    return frozenset(name.decode() for name in found)
-
-
-def _scripts_in(folder: str) -> Iterator[bytes]:
-    """The texts of the Python files right in a folder; it may be any folder, so not too many."""
-    try:
-        names = sorted(n for n in os.listdir(folder) if n.endswith(".py"))[:_SCRIPTS]
-    except OSError:
-        return
-    for name in names:
-        try:
-            with open(os.path.join(folder, name), "rb") as handle:
-                yield handle.read(_SCRIPT_BYTES)
-        except OSError:
-            continue
 
 
 @functools.lru_cache(maxsize=8)
@@ -134,7 +40,7 @@ def project_of(root: str, in_house: InHouse = NOTHING) -> Project:
 def forget() -> None:
     """Read all files anew from now on."""
     project_of.cache_clear()
-    _packages_used_in.cache_clear()
+    packages_used_in.cache_clear()
 
 
 class Lead(NamedTuple):
@@ -147,11 +53,8 @@ class Lead(NamedTuple):
 _NOWHERE = Lead(None)
 
 
-class Project:
-    """Reads the files below ``root`` for names; ``buffers`` overrides files by unsaved text.
-
-    Names that are ``in_house`` are followed as torch_xla's are.
-    """
+class Project(ProjectFiles):
+    """The names of the files below ``root``; those that are ``in_house`` count as torch_xla's."""
 
     def __init__(
         self,
@@ -159,14 +62,10 @@ class Project:
         buffers: dict[str, bytes] | None = None,
         in_house: InHouse = NOTHING,
     ) -> None:
-        self.root = os.path.abspath(root)
+        super().__init__(root, buffers)
         self.in_house = in_house
-        self.buffers = buffers or {}
-        # Texts of files that `hints` is going to need.
-        self._texts: dict[str, bytes] = {}
         self._kept = 0
         self._modules: dict[str, Module | None] = {}
-        self._files: dict[tuple[str, str], str | None] = {}
         self._meant: dict[tuple[str, str], str | None] = {}
         self._answers: dict[tuple[str, str], Lead] = {}
         self._busy: set[tuple[str, str]] = set()
@@ -178,8 +77,6 @@ class Project:
         self._plain: dict[str, bool] = {}
         self._handing: list[str] = []
         self._handing_set: frozenset[str] = frozenset()
-        self._lines: dict[str, tuple[bytes, list[ImportLine]]] = {}
-        self._listings: dict[str, frozenset[str]] = {}
         self._names: frozenset[str] = frozenset()
         self._hints: tuple[tuple[bytes, ...], re.Pattern[bytes]] | None = None
         self._vendors: dict[str, str | None] = {}
@@ -187,21 +84,7 @@ class Project:
         self._looked = False
         self._framework: bool | None = None
 
-    # -- files ----------------------------------------------------------------------------
-
-    def read(self, path: str) -> bytes | None:
-        """The bytes of a file, None where it cannot be read."""
-        if path in self.buffers:
-            return self.buffers[path]
-        if path in self._texts:
-            return self._texts[path]
-        if not os.path.isfile(path):
-            return None
-        try:
-            with open(path, "rb") as handle:
-                return handle.read()
-        except OSError:
-            return None
+    # -- what a run has read --------------------------------------------------------------
 
     def note(self, path: str, data: bytes, matters: bool = True) -> None:
         """Take note of a file that was read anyway, so that `hints` need not read it again.
@@ -221,84 +104,10 @@ class Project:
     def python_files(self) -> Iterator[str]:
         """The Python files below the root, in a stable order, and all that the run has read."""
         noted = {f for f in self._plain if f.startswith(os.path.join(self.root, ""))}
-        marked = any(os.path.exists(os.path.join(self.root, mark)) for mark in _MARKS)
-        # Scripts may import from a folder beside them that is no package.
-        near = set() if marked else _packages_used_in(self.root)
-        for folder, folders, files in os.walk(self.root):
-            folders[:] = sorted(
-                f for f in folders
-                if self._is_searched(folder, f, marked or (folder == self.root and f in near))
-            )  # fmt: skip
-            for name in sorted(files):
-                if name.endswith(".py"):
-                    path = os.path.join(folder, name)
-                    noted.discard(path)
-                    yield path
+        for path in files_below(self.root):
+            noted.discard(path)
+            yield path
         yield from sorted(noted)
-
-    @staticmethod
-    def _is_searched(folder: str, name: str, marked: bool) -> bool:
-        """Whether a folder may hold files of the project: no environment, no build output.
-
-        Below a root without a project's mark only packages and ``src`` count: it may be any folder.
-        """
-        inner = os.path.join(folder, name)
-        if name in _SKIPPED or os.path.exists(os.path.join(inner, "pyvenv.cfg")):
-            return os.path.exists(os.path.join(inner, "__init__.py"))
-        return marked or name == "src" or os.path.exists(os.path.join(inner, "__init__.py"))
-
-    def module_file(self, module: str, importer: str) -> str | None:
-        """The project file that ``module``, as written in ``importer``, stands for."""
-        key = (module, os.path.dirname(importer))
-        if key not in self._files:
-            self._files[key] = self._find(module, importer)
-        return self._files[key]
-
-    def _find(self, module: str, importer: str) -> str | None:
-        folder = os.path.dirname(os.path.abspath(importer))
-        if module.startswith("."):
-            level = len(module) - len(module.lstrip("."))
-            for _ in range(level - 1):
-                folder = os.path.dirname(folder)
-            return self._below(folder, module.lstrip("."))
-        for base in self._bases(folder):
-            found = self._below(base, module)
-            if found is not None:
-                return found
-        return None
-
-    def _bases(self, folder: str) -> list[str]:
-        """Where an absolute import may start: beside the script, above its package, root, src."""
-        top = folder
-        while "__init__.py" in self._entries(top) and top != self.root:
-            top = os.path.dirname(top)
-        bases = [folder] if top == folder else []
-        bases += [top, self.root, os.path.join(self.root, "src")]
-        return list(dict.fromkeys(bases))
-
-    def _below(self, base: str, module: str) -> str | None:
-        place = os.path.join(base, *module.split(".")) if module else base
-        if not place.startswith(self.root):
-            return None
-        folder, name = os.path.split(place)
-        entries = self._entries(folder)
-        if name in entries and "__init__.py" in self._entries(place):
-            return os.path.join(place, "__init__.py")
-        if f"{name}.py" in entries:
-            return f"{place}.py"
-        for candidate in (os.path.join(place, "__init__.py"), f"{place}.py"):
-            if candidate in self.buffers:
-                return candidate
-        return place if module and name in entries and os.path.isdir(place) else None
-
-    def _entries(self, folder: str) -> frozenset[str]:
-        """The names in a folder, read once; empty where there is no such folder."""
-        if folder not in self._listings:
-            try:
-                self._listings[folder] = frozenset(os.listdir(folder))
-            except OSError:
-                self._listings[folder] = frozenset()
-        return self._listings[folder]
 
     # -- what a path leads to -------------------------------------------------------------
 
@@ -336,20 +145,11 @@ class Project:
             if not file.endswith(".py"):
                 return _NOWHERE
             if self.in_house:
-                whole = ".".join([self._dotted(file), *parts[length:]])
+                whole = ".".join([self.dotted(file), *parts[length:]])
                 if self.in_house.covers(whole):
                     return Lead(whole)
             return self._exported(file, parts[length], parts[length + 1 :])
         return _NOWHERE
-
-    def _dotted(self, file: str) -> str:
-        """The absolute dotted name of a module of the project."""
-        folder, name = os.path.split(file.removesuffix(".py"))
-        parts = [] if name == "__init__" else [name]
-        while "__init__.py" in self._entries(folder) and folder != self.root:
-            folder, name = os.path.split(folder)
-            parts.insert(0, name)
-        return ".".join(parts)
 
     def _exported(self, file: str, name: str, rest: list[str]) -> Lead:
         """Where ``name.rest`` of a file leads to."""
@@ -421,7 +221,6 @@ class Project:
         While it stays equal, the names of the project stay as they are.
         """
         module = exports_of(data) if b"import" in data else None
-        vendor = _OTHER_IMPORT.search(data)
         self.hints()
         exports = {
             # A function of a file's own hides nothing but a name that a star or others hand on.
@@ -433,11 +232,11 @@ class Project:
         return (
             None if module is None else (exports, module.stars),
             imports,
-            [_chains(local, data) for _, names in imports for _, local in names if local != "*"],
+            [chains(local, data) for _, names in imports for _, local in names if local != "*"],
             None if module is None else direct_names(module, self.in_house),
-            vendor and vendor[1],
+            vendor_in(data),
             is_for_tpu(data),
-            {n for n in self._names if _has_word(data, n)},
+            {n for n in self._names if has_word(data, n)},
         )
 
     def _hands_module(self, file: str, name: str) -> bool:
@@ -527,7 +326,7 @@ class Project:
                 direct = self._direct(file, data)
                 if direct:
                     names |= direct
-                    stems.add(_stem(file))
+                    stems.add(stem_of(file))
                     sources.add(file)
             known = -1
             tried: set[str] = set()
@@ -541,13 +340,13 @@ class Project:
                 holding |= {f for f in files if f not in holding and self._holds(f, marks)}
                 self._handing = [
                     f for f in files
-                    if f in holding and self._hands_on(f, names, stems, _words(names))
+                    if f in holding and self._hands_on(f, names, stems, words_pattern(names))
                 ]  # fmt: skip
             self._names = frozenset(names)
             self._handing_set = frozenset(self._handing) | sources
             self._searched = frozenset(files)
             self._modules = {f: m for f, m in self._modules.items() if f in self._handing_set}
-            self._hints = tuple(os.fsencode(s) for s in sorted(stems)), _words(names)
+            self._hints = tuple(os.fsencode(s) for s in sorted(stems)), words_pattern(names)
         return self._hints
 
     def may_lead(self, path: str) -> bool:
@@ -592,7 +391,7 @@ class Project:
         if brought and named:
             names |= self._bound_from(file, names, brought) - {"*"}
         if modules or (brought and named):
-            stems |= {_stem(file), *modules}
+            stems |= {stem_of(file), *modules}
         return named or bool(modules)
 
     def _bound_from(self, file: str, names: set[str], brought: set[str]) -> set[str]:
@@ -614,14 +413,14 @@ class Project:
         real = os.path.abspath(file)
         if real not in self._taken:
             found: set[str] = set()
-            stem = os.fsencode(_stem(real))
+            stem = os.fsencode(stem_of(real))
             for path in self.python_files():
                 data = self.read(path)
                 if data is not None and stem in data and path != real:
                     found |= self.names_from(real, path, data)
                     if any(
                         ("*", "*") in names and self.module_file(module, path) == real
-                        for module, names in self._import_lines(path, data)
+                        for module, names in self.import_lines_of(path, data)
                     ):
                         found.add("*")
             self._taken[real] = frozenset(found)
@@ -640,44 +439,25 @@ class Project:
         found: set[str] = set()
         if os.path.abspath(path) == real:
             return found
-        for module, names in self._import_lines(path, data):
+        for module, names in self.import_lines_of(path, data):
             for name, local in names:
                 if name is None:
                     base = module if local != module.split(".")[0] else local
                     found |= self._attributes(data, local, base, real, path)
                 elif name == "*":
                     if self.module_file(module, path) == real:
-                        worded = {n for n in self._names if _has_word(data, n)}
+                        worded = {n for n in self._names if has_word(data, n)}
                         found |= used_names(data, worded) if worded else worded
                 else:
                     if self.module_file(module, path) == real:
                         found.add(name)
                     inner = f"{module}{'' if module.endswith('.') else '.'}{name}"
                     found |= self._attributes(data, local, inner, real, path)
-        stem = os.fsencode(_stem(real)) + b"."
+        stem = os.fsencode(stem_of(real)) + b"."
         if stem in data:
             for match in re.finditer(rb"[\"'][\w.]*\b" + re.escape(stem) + rb"(\w+)", data):
                 found.add(match[1].decode())
         return found
-
-    def imported_files(self, path: str) -> set[str]:
-        """The files of the project that a file imports, wherever in it."""
-        data = self.read(path)
-        found: set[str | None] = set()
-        for module, names in self._import_lines(path, data) if data is not None else ():
-            found.add(self.module_file(module, path))
-            for name, _ in names:
-                joint = "" if module.endswith(".") else "."
-                inner = None if name is None else f"{module}{joint}{name}"
-                found.add(None if inner is None else self.module_file(inner, path))
-        return {file for file in found if file is not None and file.endswith(".py")}
-
-    def _import_lines(self, path: str, data: bytes) -> list[ImportLine]:
-        """The imports of a file, read once for each text of it."""
-        kept = self._lines.get(path)
-        if kept is None or kept[0] != data:
-            kept = self._lines[path] = data, list(import_lines(data))
-        return kept[1]
 
     def _attributes(self, data: bytes, local: str, base: str, real: str, path: str) -> set[str]:
         """The names taken from ``real`` through ``local``, which stands for ``base``."""
@@ -689,7 +469,7 @@ class Project:
             found |= {m[1].decode() for m in re.finditer(asked, data)}
         if local.encode() + b"." not in data:
             return found
-        for uses in _chains(local, data):
+        for uses in chains(local, data):
             parts = uses.decode().strip(".").split(".")
             for length in range(len(parts)):
                 whole = ".".join([base, *parts[:length]])
@@ -733,47 +513,16 @@ class Project:
             vendor = self._vendor_in(folder)
             if vendor is not None or folder == self.root:
                 return vendor
-            if "__init__.py" not in self._entries(folder):
+            if "__init__.py" not in self.entries(folder):
                 return None
             folder = os.path.dirname(folder)
 
     def _vendor_in(self, folder: str) -> str | None:
         if folder not in self._vendors:
             self._vendors[folder] = None
-            for name in sorted(self._entries(folder)):
+            for name in sorted(self.entries(folder)):
                 data = self.read(os.path.join(folder, name)) if name.endswith(".py") else None
-                match = _OTHER_IMPORT.search(data) if data else None
-                if match:
-                    self._vendors[folder] = OTHER_HARDWARE[match[1].decode()]
+                self._vendors[folder] = vendor_in(data) if data else None
+                if self._vendors[folder] is not None:
                     break
         return self._vendors[folder]
-
-
-def is_for_tpu(data: bytes) -> bool:
-    """Whether the text of a file imports torch_xla, or is written for TorchTPU."""
-    return (b"torch_xla" in data and _XLA_IMPORT.search(data) is not None) or migrated(data)
-
-
-def _stem(file: str) -> str:
-    """The name by which other files import a file: its own, or its folder's for a package."""
-    stem = os.path.splitext(os.path.basename(file))[0]
-    return os.path.basename(os.path.dirname(file)) if stem == "__init__" else stem
-
-
-def _chains(name: str, data: bytes) -> set[bytes]:
-    """What follows a name with its dots, wherever it is used in a text: ``b".a.b"``."""
-    # A pattern that begins with literal text is found many times as fast as one with `\b`.
-    pattern = re.compile(re.escape(name.encode()) + rb"((?:\.\w+)+)")
-    return {
-        m[1] for m in pattern.finditer(data) if not (m.start() and _WORD.match(data, m.start() - 1))
-    }
-
-
-def _has_word(data: bytes, name: str) -> bool:
-    word = name.encode()
-    return word in data and re.search(rb"\b" + word + rb"\b", data) is not None
-
-
-def _words(names: Iterable[str]) -> re.Pattern[bytes]:
-    escaped = b"|".join(re.escape(n.encode()) for n in sorted(names))
-    return re.compile(rb"\b(?:" + escaped + rb")\b" if escaped else rb"(?!)")

@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterator
 
 from xla2tpu.prefilter import FRAMEWORKS, GUARD_PACKAGES
-from xla2tpu.rules import USER_FAMILY, Api, Case, Helper, Op, Rule, RuleSet, Use, load_rules
+from xla2tpu.rulemodel import USER_FAMILY, Api, Case, Helper, Op, Rule, RuleSet, Use
+from xla2tpu.rules import load_rules
 
 SETTINGS = frozenset(
     ("source-version", "device", "launcher", "processes", "helpers-module", "any-hardware")

@@ -7,7 +7,7 @@ from typing import Any
 from xla2tpu.model import CODE, Applicability, Effort
 from xla2tpu.reasons import REASONS
 from xla2tpu.rulecheck import SETTINGS
-from xla2tpu.rules import ACTIONS, CONTEXTS, USES
+from xla2tpu.rulemodel import ACTIONS, CONTEXTS, USES
 
 _LINE: dict[str, Any] = {"type": "string", "pattern": r"^[^\n]+\n?$"}
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}

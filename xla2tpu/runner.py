@@ -173,7 +173,7 @@ def check_rule_files(every: set[tuple[str, ...]]) -> None:
     """Raise `ConfigError` for a fault in the user's own rules, which is not a run's."""
     for rule_files in every - {()}:
         from xla2tpu.rulecheck import user_problems
-        from xla2tpu.rules import RuleError
+        from xla2tpu.rulemodel import RuleError
 
         try:
             problems = user_problems(rule_files)

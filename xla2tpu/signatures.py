@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from xla2tpu.rules import Api, Signature
+from xla2tpu.rulemodel import Api, Signature
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import libcst as cst
 from xla2tpu.inhouse import handed_on
 from xla2tpu.model import Applicability, Effort
 from xla2tpu.names import Meaning, Names
-from xla2tpu.rules import Api, Case, Rule, RuleSet
+from xla2tpu.rulemodel import Api, Case, Rule, RuleSet
 from xla2tpu.scopes import Scope
 from xla2tpu.signatures import Bound
 from xla2tpu.template import Piece

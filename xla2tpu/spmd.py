@@ -15,7 +15,7 @@ import libcst as cst
 from xla2tpu.changes import Builder
 from xla2tpu.lines import Lines
 from xla2tpu.model import Applicability
-from xla2tpu.rules import Rule
+from xla2tpu.rulemodel import Rule
 from xla2tpu.sites import Change, Site
 from xla2tpu.spmdprogram import Program
 from xla2tpu.spmdrewrite import Rewrite

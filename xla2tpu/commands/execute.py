@@ -36,8 +36,8 @@ def execute(
     except (click.ClickException, BrokenPipeError):
         raise
     except Exception as error:
-        rules_module = sys.modules.get("xla2tpu.rules")
-        if rules_module is not None and isinstance(error, rules_module.RuleError):
+        model = sys.modules.get("xla2tpu.rulemodel")
+        if model is not None and isinstance(error, model.RuleError):
             die(str(error))
         import traceback
 

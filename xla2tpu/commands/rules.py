@@ -9,7 +9,7 @@ import click
 from xla2tpu.commands.output import die, out
 from xla2tpu.commands.ruleset import rules_of
 from xla2tpu.report import rulepage
-from xla2tpu.rules import USER_FAMILY, RuleSet
+from xla2tpu.rulemodel import USER_FAMILY, RuleSet
 
 
 @click.command()

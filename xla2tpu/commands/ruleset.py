@@ -6,7 +6,8 @@ import os
 
 from xla2tpu.commands.output import die
 from xla2tpu.config import ConfigError, Configs
-from xla2tpu.rules import RuleError, RuleSet, load_rules
+from xla2tpu.rulemodel import RuleError, RuleSet
+from xla2tpu.rules import load_rules
 
 
 def rules_of(config: str | None) -> RuleSet:

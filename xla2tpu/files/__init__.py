@@ -16,7 +16,8 @@ from xla2tpu import prefilter
 from xla2tpu.files.places import Document, Place, Program, Work, decode, masked
 from xla2tpu.kinds import Kind, kind_of
 from xla2tpu.model import FileResult, Settings, Status
-from xla2tpu.project import Project, find_root, project_of
+from xla2tpu.project import Project, project_of
+from xla2tpu.roots import find_root
 
 _PYTHON = (Kind.PYTHON, Kind.SETUP_PY)
 

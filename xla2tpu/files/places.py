@@ -27,7 +27,8 @@ from xla2tpu.model import (
     state_of,
 )
 from xla2tpu.project import Project
-from xla2tpu.rules import Rule, load_rules
+from xla2tpu.rulemodel import Rule
+from xla2tpu.rules import load_rules
 
 # What stands in for the text of a place in a program that the engine reads. No source has it.
 FILLER = "\x7f"

@@ -8,7 +8,7 @@ from typing import Any
 
 from xla2tpu.model import Applicability
 from xla2tpu.report.rulemarkdown import families, table
-from xla2tpu.rules import Rule, RuleSet
+from xla2tpu.rulemodel import Rule, RuleSet
 
 UNKNOWN = "XLA099"
 _HEAD = (

@@ -17,7 +17,7 @@ from xla2tpu.reasons import REASONS
 from xla2tpu.report import plans, remarks
 from xla2tpu.report.snippet import Snippets
 from xla2tpu.report.summary import kind, summarize, verdict
-from xla2tpu.rules import RuleSet
+from xla2tpu.rulemodel import RuleSet
 from xla2tpu.runner import Run
 
 _CONTEXT = 3

@@ -14,7 +14,7 @@ from xla2tpu.report.rulepage import (
     use_conditions,
     use_outcome,
 )
-from xla2tpu.rules import Api, Case, Example, Rule, RuleSet
+from xla2tpu.rulemodel import Api, Case, Example, Rule, RuleSet
 
 _WORDS = {
     Applicability.SAFE: "safe",

@@ -8,7 +8,7 @@ import textwrap
 from typing import Any
 
 from xla2tpu.reasons import REASONS
-from xla2tpu.rules import Api, Case, Op, Rule, RuleSet, Use
+from xla2tpu.rulemodel import Api, Case, Op, Rule, RuleSet, Use
 
 # The names under which torch_xla's modules are imported by nearly everyone.
 ALIASES = {

@@ -15,7 +15,7 @@ from xla2tpu.baseline import marks
 from xla2tpu.lines import Lines
 from xla2tpu.model import Applicability, Edit, FileResult, Finding, state_of
 from xla2tpu.report.places import Places
-from xla2tpu.rules import Rule, RuleSet
+from xla2tpu.rulemodel import Rule, RuleSet
 from xla2tpu.runner import Run
 
 SCHEMA = (

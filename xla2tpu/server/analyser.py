@@ -17,9 +17,11 @@ from xla2tpu.helpersmodule import file_of, updated
 from xla2tpu.inhouse import InHouse
 from xla2tpu.model import FileResult, Finding, Mode, Settings, Status, state_of
 from xla2tpu.prefilter import interesting, silent
-from xla2tpu.project import Project, find_root, forget
+from xla2tpu.project import Project, forget
 from xla2tpu.reparse import Memory, remembering
-from xla2tpu.rules import Rule, load_rules
+from xla2tpu.roots import find_root
+from xla2tpu.rulemodel import Rule
+from xla2tpu.rules import load_rules
 from xla2tpu.runner import check_codes, check_rule_files, settings_for
 from xla2tpu.server.document import Document
 from xla2tpu.server.options import Options

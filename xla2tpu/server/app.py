@@ -18,7 +18,7 @@ from pygls.uris import to_fs_path
 from xla2tpu import __version__
 from xla2tpu.config import ConfigError
 from xla2tpu.model import Finding
-from xla2tpu.rules import RuleError
+from xla2tpu.rulemodel import RuleError
 from xla2tpu.server import options as options_
 from xla2tpu.server import pages
 from xla2tpu.server.actions import FIX_ALL, KINDS, Actions, wants

@@ -10,7 +10,7 @@ import tempfile
 from xla2tpu.model import Applicability, Finding
 from xla2tpu.reasons import REASONS
 from xla2tpu.report import rulemarkdown
-from xla2tpu.rules import Rule
+from xla2tpu.rulemodel import Rule
 from xla2tpu.server.document import uri_of
 
 _COMMENT = re.compile(r"\A<!--.*?-->\s*", re.S)

@@ -12,7 +12,8 @@ from expect import raises
 from torch import distributions as D
 from torch import nn
 
-from xla2tpu.rules import Op, load_rules
+from xla2tpu.rulemodel import Op
+from xla2tpu.rules import load_rules
 
 F = nn.functional
 TPU = torch.device("tpu")
