@@ -133,6 +133,11 @@ def test_of_the_code_alone(tmp_path: Path) -> None:
             ],
         ),
         (
+            "requirements.txt",
+            "sglang[all]>=0.5\nsglang-router\ntorchtune==0.6.1\n",
+            [("framework-package", 1, 1), ("framework-package", 3, 1)],
+        ),
+        (
             "pyproject.toml",
             '[tool.poetry.dependencies]\ntransformers = "~4.30"\noptimum-tpu = "*"\n',
             [("framework-package", 3, 1), ("transformers-pin", 2, 17)],

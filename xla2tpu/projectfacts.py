@@ -44,12 +44,17 @@ _FLOORS = {
         "transformers 5.8.1, 5.9.0, 5.19.0 and 5.20.0, is_torch_tpu_available",
     ),
 }  # fmt: skip
-# Packages that were made for torch_xla, or pass for TorchTPU.
+# Packages that were made for torch_xla, pass for TorchTPU, or have no way to it.
 _PACKAGES = {
     "optimum-tpu": ("is built on torch_xla", "Take transformers 5.20 or newer, or vllm-torchtpu."),
     "vllm-tpu": (
         "runs models by JAX, not by TorchTPU", "Take vllm-torchtpu, on Python 3.12 exactly.",
     ),
+    "sglang": (
+        "has no release for TorchTPU: a plug-in is named in documents, but no package of it",
+        "Serve with vllm-torchtpu, or on JAX with SGLang-JAX; look for sglang's own word on it.",
+    ),
+    "torchtune": ("has no way to a TPU", "Take TorchTitan, or a loop of your own."),
     "fastai-xla-extensions": ("patches fastai for torch_xla", "Take it out."),
 }  # fmt: skip
 _REQUIREMENTS = re.compile(r"(?:requirements|constraints)[\w.-]*\.(?:txt|in)\Z")
@@ -165,7 +170,7 @@ def _pins(path: str, data: bytes) -> Iterator[Note]:
         if pin.package in _PACKAGES:
             what, advice = _PACKAGES[pin.package]
             message = f"`{pin.package}` {what}"
-            yield _note("framework-package", path, data, at, message, advice, "its own metadata")
+            yield _note("framework-package", path, data, at, message, advice, "docs/frameworks.md")
             continue
         floor = _FLOORS.get(pin.package)
         if floor is None or not excludes(pin.versions, floor.version):
